@@ -1,0 +1,359 @@
+"""Settings of the server: where they come from, what they may be, and what to say when they are wrong."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import logging
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+DEFAULT_DATA_DIR = "penstock-data"
+DEFAULT_CONFIG_FILE = "penstock.toml"
+S3_MIN_PART_SIZE_BYTES = 5 * MIB
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    data_dir: Path
+    host: str = "127.0.0.1"
+    stream_manager_port: int = 8088
+    http_port: int = 8080
+    client_tokens_file: Path | None = None
+    authenticate_client: bool = False
+    message_size_max_bytes: int = 64 * MIB
+    free_space_floor_bytes: int = 64 * MIB
+    memory_streams_size_max_bytes: int = GIB
+    journal_size_bytes: int = 16 * MIB
+    background_sync_interval_ms: int = 500
+    input_buffer_max_bytes: int = 256 * MIB
+    read_soft_limit_bytes: int = 4 * MIB
+    exporter_max_bandwidth_kbps: int | None = None
+    exporter_thread_pool_size: int = 5
+    s3_min_part_size_bytes: int = S3_MIN_PART_SIZE_BYTES
+    kinesis_inter_call_delay_ms: int = 1000
+    read_only_dirs: tuple[Path, ...] = ()
+    log_level: str = "INFO"
+
+    def warnings(self) -> list[str]:
+        """What is allowed but probably not meant."""
+        if self.authenticate_client and self.client_tokens_file is None:
+            return [
+                "client authentication is on but no client tokens file is set, so no client is let in; "
+                "set PENSTOCK_CLIENT_TOKENS_FILE (or --client-tokens-file) to a file with one token a line"
+            ]
+        return []
+
+
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "k": KIB,
+    "m": MIB,
+    "g": GIB,
+    "t": 1024 * GIB,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1024 * GIB,
+}
+
+
+def parse_size_bytes(text: str) -> int:
+    """'1048576', '1MiB', '1.5 GiB', '2MB' (1000-based), '1M' (1024-based)."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2].lower() not in _SIZE_UNITS:
+        raise ValueError("a size is a number of bytes, or a number with a unit such as 64KiB, 256MiB or 2GiB")
+    factor = _SIZE_UNITS[match[2].lower()]
+    return int(match[1]) * factor if match[1].isdigit() else int(float(match[1]) * factor)
+
+
+Parser = Callable[[object], object]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value.strip()
+
+
+def _path(value: object) -> Path:
+    return value if isinstance(value, Path) else Path(_text(value)).expanduser()
+
+
+def _paths(value: object) -> tuple[Path, ...]:
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple)):
+        raise ValueError
+    return tuple(_path(part) for part in value)
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    word = _text(value).lower()
+    if word not in words:
+        raise ValueError
+    return words[word]
+
+
+def _within(lowest: int, highest: int, parse: Callable[[str], int] = int) -> Parser:
+    def bounded(value: object) -> int:
+        if isinstance(value, bool):
+            raise ValueError
+        number = value if isinstance(value, int) else parse(_text(value))
+        if not lowest <= number <= highest:
+            raise ValueError
+        return number
+
+    return bounded
+
+
+def _log_level(value: object) -> str:
+    level = _text(value).upper()
+    level = {"WARNING": "WARN"}.get(level, level)
+    if level not in {"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}:
+        raise ValueError
+    return level
+
+
+class _Setting(NamedTuple):
+    parse: Parser
+    allowed: str
+    stream_manager_names: tuple[str, ...] = ()
+
+
+def _port(*stream_manager_names: str) -> _Setting:
+    return _Setting(_within(0, 65535), "a port from 0 to 65535 (0 = any free one)", stream_manager_names)
+
+
+def _size(lowest: int, highest: int, *stream_manager_names: str) -> _Setting:
+    allowed = f"a size from {lowest} to {highest} bytes, such as 67108864 or 64MiB"
+    return _Setting(_within(lowest, highest, parse_size_bytes), allowed, stream_manager_names)
+
+
+def _number(lowest: int, highest: int, unit: str, *stream_manager_names: str) -> _Setting:
+    return _Setting(_within(lowest, highest), f"{unit} from {lowest} to {highest}", stream_manager_names)
+
+
+_TIB = 1024 * GIB
+SETTINGS: dict[str, _Setting] = {
+    "data_dir": _Setting(_path, "a directory", ("STREAM_MANAGER_STORE_ROOT_DIR",)),
+    "host": _Setting(_text, "an address or host name of this machine"),
+    "stream_manager_port": _port("STREAM_MANAGER_SERVER_PORT"),
+    "http_port": _port(),
+    "client_tokens_file": _Setting(_path, "a file with one client token a line"),
+    "authenticate_client": _Setting(_boolean, "true or false", ("STREAM_MANAGER_AUTHENTICATE_CLIENT",)),
+    "message_size_max_bytes": _size(1, GIB - KIB),
+    "free_space_floor_bytes": _size(0, _TIB),
+    "memory_streams_size_max_bytes": _size(0, _TIB),
+    "journal_size_bytes": _size(64 * KIB, GIB),
+    "background_sync_interval_ms": _number(1, 60_000, "milliseconds"),
+    "input_buffer_max_bytes": _size(MIB, _TIB),
+    "read_soft_limit_bytes": _size(1, GIB - KIB),
+    "exporter_max_bandwidth_kbps": _number(
+        1, 10**9, "kilobits per second", "STREAM_MANAGER_EXPORTER_MAX_BANDWIDTH"
+    ),
+    "exporter_thread_pool_size": _number(
+        1,
+        1000,
+        "a number of exports at a time",
+        "STREAM_MANAGER_EXPORTER_THREAD_POOL_SIZE",
+        "STREAM_MANAGER_THREAD_POOL_SIZE",
+    ),
+    "s3_min_part_size_bytes": _size(
+        S3_MIN_PART_SIZE_BYTES,
+        5 * GIB,
+        "STREAM_MANAGER_EXPORTER_S3_DESTINATION_MULTIPART_UPLOAD_MIN_PART_SIZE_BYTES",
+    ),
+    "kinesis_inter_call_delay_ms": _number(
+        0, 3_600_000, "milliseconds", "STREAM_MANAGER_EXPORTER_KINESIS_INTER_CALL_DELAY_MS"
+    ),
+    "read_only_dirs": _Setting(_paths, "a list of directories", ("STREAM_MANAGER_READ_ONLY_DIRS",)),
+    "log_level": _Setting(_log_level, "TRACE, DEBUG, INFO, WARN or ERROR", ("LOG_LEVEL",)),
+}
+
+
+def env_name(setting: str) -> str:
+    return f"PENSTOCK_{setting.upper()}"
+
+
+def flag_name(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
+
+
+class _Found(NamedTuple):
+    value: object
+    source: str
+    relative_to: Path
+
+
+def load_settings(flags: Mapping[str, object | None], env: Mapping[str, str], cwd: Path) -> Settings:
+    """flag > PENSTOCK_<NAME> > STREAM_MANAGER_* > penstock.toml > default."""
+    unknown = flags.keys() - SETTINGS.keys() - {"config"}
+    if unknown:
+        raise TypeError(f"not a setting: {sorted(unknown)}")
+    file_path, file_values = _read_config_file(flags.get("config"), env, cwd)
+    values: dict[str, Any] = {"data_dir": cwd / DEFAULT_DATA_DIR}
+    for name in SETTINGS:
+        found = _find(name, flags, env, cwd, file_path, file_values)
+        if found is not None:
+            values[name] = _parse(name, found)
+    if values.get("client_tokens_file") is not None:
+        values["authenticate_client"] = True
+    settings = Settings(**values)
+    _refuse_open_door(settings)
+    return settings
+
+
+def load_server_address(server: str | None, env: Mapping[str, str], cwd: Path) -> tuple[str, int]:
+    """Where a client finds the server: HOST:PORT if given, else what the server's own settings say."""
+    if server is not None:
+        return _parse_address(server)
+    file_path, file_values = _read_config_file(None, env, cwd)
+    host: Any = "127.0.0.1"
+    port: Any = 8088
+    found_host = _find("host", {}, env, cwd, file_path, file_values)
+    if found_host is None and env.get("STREAM_MANAGER_SERVER_HOST"):
+        found_host = _Found(env["STREAM_MANAGER_SERVER_HOST"], "STREAM_MANAGER_SERVER_HOST", cwd)
+    found_port = _find("stream_manager_port", {}, env, cwd, file_path, file_values)
+    if found_host is not None:
+        host = _parse("host", found_host)
+    if found_port is not None:
+        port = _parse("stream_manager_port", found_port)
+    if port == 0:
+        raise ConfigError(
+            "the Stream Manager port is set to 0 (any free one), so it cannot be known here; "
+            "give --server HOST:PORT with the port that the server printed when it started"
+        )
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port  # noqa: S104 - dialled, not bound
+
+
+def load_client_tokens(path: Path) -> tuple[bytes, ...]:
+    """One token a line; blank lines and lines that start with # do not count."""
+    try:
+        content = path.read_bytes()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(
+            f"the client tokens file {path} cannot be read ({error.strerror}); "
+            "create it with one token a line, readable by the server's user"
+        ) from error
+    # Not refused: secrets mounted into containers are commonly world-readable inside the container.
+    if mode & stat.S_IROTH:
+        log.warning("the client tokens file %s can be read by every user; run: chmod o-r %s", path, path)
+    lines = (line.strip() for line in content.splitlines())
+    return tuple(line for line in lines if line and not line.startswith(b"#"))
+
+
+def _read_config_file(
+    flag: object | None, env: Mapping[str, str], cwd: Path
+) -> tuple[Path, dict[str, object]]:
+    named = flag or env.get("PENSTOCK_CONFIG")
+    path = cwd / str(named or DEFAULT_CONFIG_FILE)
+    try:
+        values = msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError as error:
+        if not named:
+            return path, {}
+        raise ConfigError(
+            f"the configuration file {path} does not exist; correct --config or PENSTOCK_CONFIG"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}; correct that line") from error
+    for key in values:
+        if key not in SETTINGS:
+            raise ConfigError(_unknown_key(path, key))
+    return path, values
+
+
+def _unknown_key(path: Path, key: str) -> str:
+    close = difflib.get_close_matches(key, SETTINGS, n=1)
+    advice = f"did you mean '{close[0]}'?" if close else f"remove it; known keys: {', '.join(SETTINGS)}"
+    return f"{path}: unknown key '{key}'; {advice}"
+
+
+def _find(
+    name: str,
+    flags: Mapping[str, object | None],
+    env: Mapping[str, str],
+    cwd: Path,
+    file_path: Path,
+    file_values: Mapping[str, object],
+) -> _Found | None:
+    if flags.get(name) is not None:
+        return _Found(flags[name], flag_name(name), cwd)
+    for variable in (env_name(name), *SETTINGS[name].stream_manager_names):
+        if env.get(variable, "").strip():
+            return _Found(env[variable], variable, cwd)
+    if name in file_values:
+        return _Found(file_values[name], f"{file_path}: {name}", file_path.parent)
+    return None
+
+
+def _parse(name: str, found: _Found) -> object:
+    try:
+        value = SETTINGS[name].parse(found.value)
+    except ValueError as error:
+        default = msgspec.structs.asdict(Settings(data_dir=Path(DEFAULT_DATA_DIR)))[name]
+        raise ConfigError(
+            f"{found.source}: {found.value!r} is not {SETTINGS[name].allowed}; "
+            f"correct it, or remove it to use the default ({_shown(default)})"
+        ) from error
+    if isinstance(value, Path):
+        return found.relative_to / value
+    if isinstance(value, tuple):
+        return tuple(found.relative_to / path for path in value)
+    return value
+
+
+def _shown(default: object) -> str:
+    return "none" if default in (None, ()) else str(default)
+
+
+def _parse_address(server: str) -> tuple[str, int]:
+    host, separator, port_text = server.rpartition(":")
+    if not separator:
+        host, port_text = server, "8088"
+    if not host or not port_text.isdecimal() or not 1 <= int(port_text) <= 65535:
+        raise ConfigError(f"--server: {server!r} is not HOST:PORT, such as 127.0.0.1:8088; correct it")
+    return host.strip("[]"), int(port_text)
+
+
+def _refuse_open_door(settings: Settings) -> None:
+    if settings.client_tokens_file is None and not _is_loopback(settings.host):
+        raise ConfigError(
+            f"host {settings.host} can be reached from other machines, and no client tokens file is set; "
+            "set PENSTOCK_CLIENT_TOKENS_FILE (or --client-tokens-file) to a file with one token a line, "
+            "or use host 127.0.0.1"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

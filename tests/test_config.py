@@ -1,0 +1,233 @@
+"""Where settings come from, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.config import (
+    SETTINGS,
+    Settings,
+    env_name,
+    load_client_tokens,
+    load_server_address,
+    load_settings,
+    parse_size_bytes,
+)
+from penstock.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_defaults(tmp_path: Path) -> None:
+    assert load_settings({}, {}, tmp_path) == Settings(data_dir=tmp_path / "penstock-data")
+
+
+def test_every_setting_can_be_set_everywhere() -> None:
+    assert tuple(SETTINGS) == Settings.__struct_fields__
+
+
+def test_order_of_sources(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text("stream_manager_port = 1")
+    env: dict[str, str] = {}
+    assert load_settings({}, env, tmp_path).stream_manager_port == 1
+    env["STREAM_MANAGER_SERVER_PORT"] = "2"
+    assert load_settings({}, env, tmp_path).stream_manager_port == 2
+    env["PENSTOCK_STREAM_MANAGER_PORT"] = "3"
+    assert load_settings({}, env, tmp_path).stream_manager_port == 3
+    assert load_settings({"stream_manager_port": 4}, env, tmp_path).stream_manager_port == 4
+    assert load_settings({"stream_manager_port": None}, env, tmp_path).stream_manager_port == 3
+
+
+def test_every_parameter_of_stream_manager(tmp_path: Path) -> None:
+    env = {
+        "STREAM_MANAGER_STORE_ROOT_DIR": "/var/streams",
+        "STREAM_MANAGER_SERVER_PORT": "0",
+        "STREAM_MANAGER_AUTHENTICATE_CLIENT": "true",
+        "STREAM_MANAGER_EXPORTER_MAX_BANDWIDTH": "20000",
+        "STREAM_MANAGER_EXPORTER_THREAD_POOL_SIZE": "7",
+        "STREAM_MANAGER_EXPORTER_S3_DESTINATION_MULTIPART_UPLOAD_MIN_PART_SIZE_BYTES": "6291456",
+        "STREAM_MANAGER_EXPORTER_KINESIS_INTER_CALL_DELAY_MS": "0",
+        "STREAM_MANAGER_READ_ONLY_DIRS": "/a, /b",
+        "LOG_LEVEL": "debug",
+        "JVM_ARGS": "-Xmx256m",
+    }
+    assert load_settings({}, env, tmp_path) == Settings(
+        data_dir=Path("/var/streams"),
+        stream_manager_port=0,
+        authenticate_client=True,
+        exporter_max_bandwidth_kbps=20000,
+        exporter_thread_pool_size=7,
+        s3_min_part_size_bytes=6291456,
+        kinesis_inter_call_delay_ms=0,
+        read_only_dirs=(Path("/a"), Path("/b")),
+        log_level="DEBUG",
+    )
+
+
+def test_old_spelling_of_the_thread_pool_size(tmp_path: Path) -> None:
+    env = {"STREAM_MANAGER_THREAD_POOL_SIZE": "3"}
+    assert load_settings({}, env, tmp_path).exporter_thread_pool_size == 3
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_variable_is_not_set(tmp_path: Path, empty: str) -> None:
+    env = dict.fromkeys(["STREAM_MANAGER_SERVER_PORT", "PENSTOCK_HOST", "PENSTOCK_CONFIG"], empty.strip())
+    env["PENSTOCK_HTTP_PORT"] = empty
+    assert load_settings({}, env, tmp_path) == Settings(data_dir=tmp_path / "penstock-data")
+
+
+def test_paths_are_relative_to_what_names_them(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "edge.toml").write_text('data_dir = "data"\nread_only_dirs = ["in", "/abs"]')
+    settings = load_settings({"config": "etc/edge.toml"}, {}, tmp_path)
+    assert settings.data_dir == tmp_path / "etc" / "data"
+    assert settings.read_only_dirs == (tmp_path / "etc" / "in", Path("/abs"))
+    by_env = load_settings({}, {"PENSTOCK_CONFIG": "etc/edge.toml", "PENSTOCK_DATA_DIR": "mine"}, tmp_path)
+    assert by_env.data_dir == tmp_path / "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("data_dri = 'x'", r"penstock\.toml: unknown key 'data_dri'; did you mean 'data_dir'\?"),
+        ("colour = 'x'", r"unknown key 'colour'; remove it; known keys: data_dir, host"),
+        (
+            "http_port = 70000",
+            r"penstock\.toml: http_port: 70000 is not a port from 0 to 65535.*default \(8080\)",
+        ),
+        ("http_port = true", r"True is not a port"),
+        ("authenticate_client = 'maybe'", r"'maybe' is not true or false"),
+        ("http_port = ", r"penstock\.toml is not valid TOML"),
+        ("message_size_max_bytes = '64 parsecs'", r"'64 parsecs' is not a size from 1 to"),
+    ],
+)
+def test_mistakes_in_the_file(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "penstock.toml").write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        load_settings({}, {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "said"),
+    [
+        (
+            {"log_level": "loud"},
+            {},
+            r"^--log-level: 'loud' is not TRACE, DEBUG, INFO, WARN or ERROR; correct",
+        ),
+        ({}, {"PENSTOCK_HTTP_PORT": "x"}, r"^PENSTOCK_HTTP_PORT: 'x' is not a port"),
+        ({}, {"STREAM_MANAGER_SERVER_PORT": "-1"}, r"^STREAM_MANAGER_SERVER_PORT: '-1' is not a port"),
+        ({"s3_min_part_size_bytes": 5242879}, {}, r"a size from 5242880 to"),
+        ({"config": "nowhere.toml"}, {}, r"nowhere\.toml does not exist; correct --config"),
+    ],
+)
+def test_mistakes_elsewhere(tmp_path: Path, flags: dict[str, object], env: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_settings(flags, env, tmp_path)
+
+
+def test_a_client_tokens_file_turns_authentication_on(tmp_path: Path) -> None:
+    settings = load_settings({"client_tokens_file": "tokens"}, {}, tmp_path)
+    assert settings.authenticate_client
+    assert settings.client_tokens_file == tmp_path / "tokens"
+    assert settings.warnings() == []
+
+
+def test_authentication_without_tokens_lets_nobody_in_and_says_so(tmp_path: Path) -> None:
+    settings = load_settings({}, {"STREAM_MANAGER_AUTHENTICATE_CLIENT": "true"}, tmp_path)
+    assert settings.authenticate_client
+    assert "PENSTOCK_CLIENT_TOKENS_FILE" in settings.warnings()[0]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "edge-7"])
+def test_other_machines_need_tokens(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigError, match="PENSTOCK_CLIENT_TOKENS_FILE"):
+        load_settings({"host": host}, {"STREAM_MANAGER_AUTHENTICATE_CLIENT": "true"}, tmp_path)
+    assert load_settings({"host": host, "client_tokens_file": "tokens"}, {}, tmp_path).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_needs_none(tmp_path: Path, host: str) -> None:
+    assert load_settings({"host": host}, {}, tmp_path).host == host
+
+
+def test_client_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(b"# gateway\nfirst\n\n  second \r\n#third\n")
+    path.chmod(0o600)
+    assert load_client_tokens(path) == (b"first", b"second")
+    assert not caplog.records
+    path.write_bytes(b"")
+    path.chmod(0o644)
+    assert load_client_tokens(path) == ()
+    assert f"chmod o-r {path}" in caplog.text
+
+
+def test_missing_client_tokens_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="one token a line"):
+        load_client_tokens(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("1", 1), ("1024B", 1024), ("1KiB", 1024), ("1k", 1024), ("2MB", 2_000_000), ("1.5 GiB", 3 * 2**29)],
+)
+def test_sizes(text: str, size_bytes: int) -> None:
+    assert parse_size_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e3", "1 parsec", "1.MiB", "٣"])
+def test_not_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="256MiB"):
+        parse_size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("server", "env", "address"),
+    [
+        (None, {}, ("127.0.0.1", 8088)),
+        ("edge-7:9000", {"PENSTOCK_STREAM_MANAGER_PORT": "1"}, ("edge-7", 9000)),
+        ("edge-7", {}, ("edge-7", 8088)),
+        ("[::1]:9000", {}, ("::1", 9000)),
+        (None, {"PENSTOCK_HOST": "0.0.0.0", "PENSTOCK_STREAM_MANAGER_PORT": "9001"}, ("127.0.0.1", 9001)),
+        (None, {"STREAM_MANAGER_SERVER_HOST": "a", "STREAM_MANAGER_SERVER_PORT": "9002"}, ("a", 9002)),
+    ],
+)
+def test_address_of_the_server(
+    tmp_path: Path, server: str | None, env: dict[str, str], address: tuple[str, int]
+) -> None:
+    assert load_server_address(server, env, tmp_path) == address
+
+
+@pytest.mark.parametrize("server", [":1", "a:", "a:b", "a:0", "a:65536", ""])
+def test_not_an_address(tmp_path: Path, server: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        load_server_address(server, {}, tmp_path)
+
+
+def test_an_unknown_port_must_be_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--server HOST:PORT"):
+        load_server_address(None, {"STREAM_MANAGER_SERVER_PORT": "0"}, tmp_path)
+
+
+def test_the_example_file_shows_every_setting_with_its_default(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "penstock.toml"
+    set_in_example = msgspec.toml.decode(example.read_bytes())
+    without_default = {"client_tokens_file", "exporter_max_bandwidth_kbps", "read_only_dirs"}
+    assert set_in_example.keys() == SETTINGS.keys() - without_default
+    for name in without_default:
+        assert re.search(rf"^# {name} = ", example.read_text(), re.MULTILINE)
+    loaded = load_settings({"config": str(example)}, {}, tmp_path)
+    assert msgspec.structs.replace(loaded, data_dir=tmp_path) == Settings(data_dir=tmp_path)
+
+
+def test_the_documentation_names_every_setting() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    for name, setting in SETTINGS.items():
+        for word in (f"`{name}`", *(f"`{variable}`" for variable in setting.stream_manager_names)):
+            assert word in text, word
+    assert env_name("data_dir") in text

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+import msgspec
+
 from penstock.doors.streammanager.fields import (
     INT32_MAX,
     MILLISECONDS_MAX,
@@ -158,30 +160,32 @@ def _export_problems(stream_name: str, exports: tuple[Export, ...], path: str) -
 def updated_definition(
     current: StreamDefinition, new: StreamDefinition, persistence_given: bool
 ) -> StreamDefinition:
-    """What an update stores: everything is replaced, but persistence is only ever compared."""
+    """What an update stores: everything is replaced, except persistence that is not given."""
     if persistence_given:
         return new
-    return StreamDefinition(
-        **{field: getattr(new, field) for field in new.__struct_fields__ if field != "persistence"},
-        persistence=current.persistence,
-    )
+    return msgspec.structs.replace(new, persistence=current.persistence)
 
 
 def moved_starts(current: StreamDefinition, new: StreamDefinition) -> dict[str, int]:
     """Exports that an update tells to go on from another sequence number, by identifier.
 
-    Only a number that the client sends and that is not the stored one moves an export. Describe returns a number
-    only if one was set, so sending a description back moves nothing, and 0 where nothing was set is a deliberate
-    rewind.
+    Only a number that the client sends and that is not the stored one moves an export. Describe returns a
+    number only if one was set, so sending a description back moves nothing, and 0 where nothing was set is a
+    deliberate rewind.
     """
-    stored = {(export.kind, export.identifier): export.settings for export in current.exports}
-    moved = {}
-    for export in new.exports:
-        settings = stored.get((export.kind, export.identifier))
-        start = export.settings.get("startSequenceNumber")
-        if settings is not None and start is not None and start != settings.get("startSequenceNumber"):
-            moved[export.identifier] = int(start)
-    return moved
+    return {
+        after.identifier: after.start_sequence_number
+        for before, after in _kept_exports(current, new)
+        if "startSequenceNumber" in after.settings
+        and after.start_sequence_number != before.settings.get("startSequenceNumber")
+    }
+
+
+def _kept_exports(current: StreamDefinition, new: StreamDefinition) -> list[tuple[Export, Export]]:
+    """Before and after. The same identifier in another list is a new export."""
+    before = {(export.kind, export.identifier): export for export in current.exports}
+    pairs = ((before.get((after.kind, after.identifier)), after) for after in new.exports)
+    return [(old, after) for old, after in pairs if old is not None]
 
 
 def update_problem(
@@ -208,11 +212,13 @@ def _state_problems(current: StreamInfo, new: StreamDefinition, persistence_give
         )
     newest = current.newest_sequence_number
     problems.extend(
-        f"definition.exportDefinition: startSequenceNumber of export {identifier} must be less than {newest}, "
-        "the newest sequence number."
-        for identifier, start in moved_starts(old, new).items()
-        # 0 is what an export without a number has: saying it aloud is no violation in an empty stream.
-        if start >= max(newest, 1)
+        f"definition.exportDefinition.{after.kind.value}: startSequenceNumber of {after.identifier} "
+        f"must be less than {newest}, the newest sequence number."
+        for before, after in _kept_exports(old, new)
+        if "startSequenceNumber" in after.settings
+        # 0 is what an export without a number has: to say it aloud is no change.
+        and after.start_sequence_number != before.start_sequence_number
+        and after.start_sequence_number >= newest
     )
     return problems
 
@@ -220,8 +226,8 @@ def _state_problems(current: StreamInfo, new: StreamDefinition, persistence_give
 def _segment_size_problems(current: StreamDefinition, new: StreamDefinition) -> list[str]:
     """Create takes a segment size above maxSize (clients always send 16 MiB) and the log then uses maxSize.
 
-    A description of such a stream must be good for an update, so the rule that updates have does not hold while
-    the segment size stays what it was and was above maxSize already.
+    A description of such a stream must be good for an update, so the rule that updates have does not hold
+    while the segment size stays what it was and was above maxSize already.
     """
     if new.segment_size_bytes <= new.max_size_bytes:
         return []

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 
 CONNECT_VERSION = 1
 
-# Clients' own parsers look no further than this. The digits are few, so that int() cannot be made to work hard.
+# Clients' own parsers look no further than this. Few digits, so that int() cannot be made to work hard.
 _MAJOR_MINOR = re.compile(r"(\d{1,9})\.(\d{1,9})(?!\d)", re.ASCII)
 
 
@@ -51,7 +51,7 @@ def negotiate(protocol_version: object, other: object) -> str:
             return version
     raise HandshakeRefused(
         Status.UNSUPPORTED_PROTOCOL_VERSION,
-        f"none of the client's protocol versions is supported; this server speaks {', '.join(SUPPORTED_VERSIONS)}",
+        f"protocolVersion: must be one of {', '.join(SUPPORTED_VERSIONS)}, or compatible with it.",
     )
 
 
@@ -64,8 +64,8 @@ def connect_frame(
 ) -> bytes:
     """A ConnectResponse without the version byte: what a second Connect is answered with.
 
-    All seven keys are there in a refusal too. No client looks at the requestId here, so "" stands for one that
-    could not be read.
+    All seven keys are there in a refusal too. No client looks at the requestId here, so "" stands for one
+    that could not be read.
     """
     body = {
         "requestId": request_id,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -65,12 +64,12 @@ def request_id_problem(value: object) -> str | None:
     return " ".join(problems) or None
 
 
-def parse_append_message(body: Mapping[str, Any]) -> AppendMessage:
+def parse_append_message(body: dict[str, Any]) -> AppendMessage:
     fields = _checked(_APPEND, body)
     return AppendMessage(fields["name"], fields["payload"])
 
 
-def parse_read_messages(body: Mapping[str, Any]) -> ReadMessages:
+def parse_read_messages(body: dict[str, Any]) -> ReadMessages:
     fields = _checked(_READ, body)
     options = fields.get("readMessagesOptions", {})
     min_count = options.get("minMessageCount", 1)
@@ -88,19 +87,19 @@ def parse_read_messages(body: Mapping[str, Any]) -> ReadMessages:
     )
 
 
-def parse_delete_message_stream(body: Mapping[str, Any]) -> DeleteMessageStream:
+def parse_delete_message_stream(body: dict[str, Any]) -> DeleteMessageStream:
     return DeleteMessageStream(_checked(_NAMED, body)["name"])
 
 
-def parse_describe_message_stream(body: Mapping[str, Any]) -> DescribeMessageStream:
+def parse_describe_message_stream(body: dict[str, Any]) -> DescribeMessageStream:
     return DescribeMessageStream(_checked(_NAMED, body)["name"])
 
 
-def parse_list_streams(body: Mapping[str, Any]) -> ListStreams:  # noqa: ARG001
+def parse_list_streams(body: dict[str, Any]) -> ListStreams:
     return ListStreams()
 
 
-def _checked(rule: Map, body: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(rule: Map, body: dict[str, Any]) -> dict[str, Any]:
     problems: list[str] = []
     fields: dict[str, Any] = rule.convert(body, "", problems)
     if problems:

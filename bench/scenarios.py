@@ -1,0 +1,66 @@
+"""Everything that can be run, by name, in its long and its quick form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import appends, bulk_read, idle, opening
+from bench.appends import AppendResult, Appends, Progress
+from bench.figures import Figure
+
+
+class Effort(NamedTuple):
+    rounds: int
+    seconds: float
+    read_messages: int
+    read_passes: int
+    open_messages: int
+
+
+FULL = Effort(rounds=3, seconds=2.0, read_messages=500_000, read_passes=5, open_messages=opening.MESSAGES)
+QUICK = Effort(rounds=1, seconds=1.5, read_messages=200_000, read_passes=3, open_messages=500_000)
+
+
+class Section(NamedTuple):
+    """One scenario with what was measured: rates beside peers, or figures of Penstock alone."""
+
+    name: str
+    title: str
+    scenario: Appends | None
+    results: list[AppendResult]
+    figures: list[Figure]
+    limit: str = ""
+
+
+Scenario = Callable[[Path, Effort, Progress], Section]
+
+
+def _appends(scenario: Appends, work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    results = appends.measure(scenario, work_dir, effort.rounds, effort.seconds, progress)
+    return Section(scenario.name, scenario.title, scenario, results, [])
+
+
+def _bulk_read(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = bulk_read.measure(work_dir, effort.read_messages, effort.read_passes, progress)
+    title = f"{effort.read_messages:,} messages of {bulk_read.PAYLOAD_BYTES} B, one reader"
+    return Section("bulk-read", title, None, [], figures, limit)
+
+
+def _open(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = opening.measure(work_dir, effort.open_messages, progress)
+    return Section("open", "start of the process to its ready line", None, [], figures, limit)
+
+
+def _idle(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    return Section("idle", "memory of a server without work", None, [], idle.measure(work_dir, progress))
+
+
+SCENARIOS: dict[str, Scenario] = {
+    **{scenario.name: partial(_appends, scenario) for scenario in appends.SCENARIOS},
+    "bulk-read": _bulk_read,
+    "open": _open,
+    "idle": _idle,
+}

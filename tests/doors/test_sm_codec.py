@@ -6,7 +6,7 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_manager import data as sdk
 
@@ -346,6 +346,7 @@ values = st.recursive(
 bodies = st.dictionaries(st.text(), values)
 
 
+@settings(deadline=None)
 @given(bodies)
 def test_round_trip(body: dict[str, Any]) -> None:
     frame = encode_frame(Op.LIST_STREAMS_RESPONSE, body)
@@ -354,6 +355,7 @@ def test_round_trip(body: dict[str, Any]) -> None:
     assert decode_map(frame[5:]) == body
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_decode_or_are_malformed(payload: bytes) -> None:
     for attempt in (payload, b"\xa1" + payload, b"\xbf" + ID + payload):
@@ -377,6 +379,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(payload)
 
 
+@settings(deadline=None)
 @given(mutated())
 def test_mutated_payloads_decode_or_are_malformed(payload: bytes) -> None:
     try:

@@ -1,0 +1,5 @@
+'use strict';
+
+const { run } = require('./scenario');
+
+run((client) => client.listStreams());

@@ -12,6 +12,7 @@ from bench.scenarios import Section
 
 SATURATED = 0.85
 MACHINE_SATURATED = 0.92
+QUIET_SHARE_MAX = 0.25
 
 
 def heading(machine: Machine) -> str:
@@ -85,7 +86,14 @@ def _append_lines(scenario: Appends, results: Sequence[AppendResult], cores: int
     ]
     limits = [f"  limit of {each.peer}: {limiting_factor(each, scenario.durable, cores)}" for each in results]
     settings = [f"  {each.peer}: {each.settings}" for each in results]
-    return [*settings, *_grid(rows), *_grid(bars), *limits]
+    return [*settings, *_grid(rows), *_grid(bars), *limits, *_noise_lines(results)]
+
+
+def _noise_lines(results: Sequence[AppendResult]) -> list[str]:
+    noisiest = max(result.median.other_share for result in results)
+    if noisiest <= QUIET_SHARE_MAX:
+        return []
+    return [f"  NOISY: others took up to {noisiest:.0%} of a core; run again on a quiet machine"]
 
 
 def _result_row(result: AppendResult) -> list[str]:

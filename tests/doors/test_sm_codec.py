@@ -217,8 +217,21 @@ def test_what_is_not_one_whole_map_cannot_be_answered(payload: str) -> None:
     assert refused(bytes.fromhex(payload)).request_id is None
 
 
-def test_broken_after_the_request_id_cannot_be_answered() -> None:
-    assert refused(b"\xa2" + ID + b"\x61a").request_id is None
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\x1c",
+        b"\xff",
+        b"\xbf\x61a\xff",  # ends between key and value
+        b"\x5f\x61a\xff",
+        b"\x7f\x41a\xff",
+        b"\x5f\x5f\x41a\xff\xff",
+        b"\x9b\x7f\xff\xff\xff\xff\xff\xff\xff",
+    ],
+)
+def test_broken_after_the_request_id_cannot_be_answered(value: bytes) -> None:
+    assert refused(b"\xa2" + ID + b"\x61a" + value).request_id is None
 
 
 TAGGED = [

@@ -140,8 +140,6 @@ class _Walk:
             self._refuse("the payload has a CBOR tag")
             return _Container(1, keyed=False)
         items = None if argument is None else argument * (2 if major == _MAP else 1)
-        if items is not None and items > self.end - self.pos:
-            raise _NotCbor("the payload is cut short")
         return _Container(items, keyed=major == _MAP)
 
     def _header(self) -> tuple[int, int, int | None]:

@@ -1,0 +1,1 @@
+"""The durable log: frames in segments in streams, no asyncio and no network."""

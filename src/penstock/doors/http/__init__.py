@@ -1,0 +1,1 @@
+"""The HTTP door: health, and the bulk read that feeds the pipeline."""

@@ -1,0 +1,135 @@
+"""The catalog: what there is besides messages (definitions, export positions), in SQLite.
+
+A method that changes something returns when the change is on stable storage. Any thread may call.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.errors import ConfigError
+from penstock.model import ExportStatus, StreamDefinition
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE streams (
+    key INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    definition BLOB NOT NULL,
+    reserved_next INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE exports (
+    stream_key INTEGER NOT NULL REFERENCES streams (key) ON DELETE CASCADE,
+    identifier TEXT NOT NULL,
+    status BLOB NOT NULL,
+    PRIMARY KEY (stream_key, identifier)
+) WITHOUT ROWID;
+"""
+
+
+class StoredStream(NamedTuple):
+    key: int
+    definition: StreamDefinition
+    reserved_next: int  # numbers below may have been given out
+    statuses: dict[str, ExportStatus]
+
+
+class PreviousRun(NamedTuple):
+    clean: bool
+    boot_id: str
+
+
+class Catalog:
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.execute("PRAGMA foreign_keys = ON")
+        self._create_schema(path)
+
+    def _create_schema(self, path: Path) -> None:
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        elif version != SCHEMA_VERSION:
+            raise ConfigError(
+                f"{path} has catalog version {version}, this Penstock knows {SCHEMA_VERSION}: "
+                "start the newer Penstock that wrote it, or choose another data directory"
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    # -- runs ---------------------------------------------------------------------------------------
+
+    def begin_run(self, boot_id: str) -> PreviousRun:
+        """Note that a server works on the data from now on; tells how the one before ended."""
+        with self._lock, self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            rows = dict(database.execute("SELECT key, value FROM meta"))
+            database.executemany(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", [("clean", "no"), ("boot_id", boot_id)]
+            )
+        return PreviousRun(rows.get("clean", "yes") == "yes", rows.get("boot_id", boot_id))
+
+    def end_run(self) -> None:
+        """Note that everything is synced and nothing will be written any more."""
+        with self._lock:
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('clean', 'yes')")
+
+    # -- streams ------------------------------------------------------------------------------------
+
+    def streams(self) -> list[StoredStream]:
+        with self._lock:
+            rows = self._database.execute("SELECT key, definition, reserved_next FROM streams").fetchall()
+            statuses = self._database.execute("SELECT stream_key, status FROM exports").fetchall()
+        by_stream: dict[int, dict[str, ExportStatus]] = {}
+        for key, encoded in statuses:
+            status = msgspec.json.decode(encoded, type=ExportStatus)
+            by_stream.setdefault(key, {})[status.identifier] = status
+        return [
+            StoredStream(
+                key, msgspec.json.decode(definition, type=StreamDefinition), reserved, by_stream.get(key, {})
+            )
+            for key, definition, reserved in rows
+        ]
+
+    def put_stream(
+        self, key: int, definition: StreamDefinition, reserved_next: int, statuses: Iterable[ExportStatus]
+    ) -> None:
+        """Store a new stream or a changed one, with the statuses of exactly the exports it has."""
+        encoded = msgspec.json.encode(definition)
+        with self._lock, self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute(
+                "INSERT INTO streams VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET definition = excluded.definition, "
+                "reserved_next = max(reserved_next, excluded.reserved_next)",
+                (key, definition.name, encoded, reserved_next),
+            )
+            database.execute("DELETE FROM exports WHERE stream_key = ?", (key,))
+            database.executemany(
+                "INSERT INTO exports VALUES (?, ?, ?)",
+                [(key, status.identifier, msgspec.json.encode(status)) for status in statuses],
+            )
+
+    def remove_stream(self, key: int) -> None:
+        with self._lock:
+            self._database.execute("DELETE FROM streams WHERE key = ?", (key,))
+
+    def reserve(self, key: int, reserved_next: int) -> None:
+        """From now on numbers below `reserved_next` may be given out before they are synced."""
+        with self._lock:
+            self._database.execute(
+                "UPDATE streams SET reserved_next = max(reserved_next, ?) WHERE key = ?", (reserved_next, key)
+            )

@@ -1,0 +1,332 @@
+"""Group commit: what arrives in one turn of the event loop is written together and synced together.
+
+Two stages, one write and one sync under way at a time. While one runs, the next batch gathers. A stage runs in its
+own thread, or in the event loop itself as long as the disk has been answering so fast that handing the work to a
+thread would cost more than doing it (docs/decisions/0002).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol
+
+from penstock.errors import PenstockError
+from penstock.log.files import Buffer
+from penstock.log.frame import OVERHEAD_BYTES_PER_MESSAGE
+from penstock.log.segment import Segment, WrittenFrame
+from penstock.log.store import Store
+from penstock.log.stream import Stream, Written
+from penstock.model import Persistence
+
+logger = logging.getLogger(__name__)
+
+INLINE_WRITE_BYTES_MAX = 128 * 1024
+INLINE_SYNC_BYTES_MAX = 64 * 1024
+INLINE_SHORT_S = 0.002
+INLINE_AFTER = 32
+
+
+class AppendSink(Protocol):
+    """Whoever waits for appended messages, told once for each run of them, in order."""
+
+    def appended(self, first_sequence: int, count: int) -> None: ...
+
+    def append_failed(self, count: int, error: PenstockError) -> None: ...
+
+
+class Pace:
+    """Whether a disk operation has been short, time after time, so that the event loop can afford to do it."""
+
+    def __init__(self) -> None:
+        self._short_in_a_row = 0
+
+    def note(self, duration_s: float) -> None:
+        self._short_in_a_row = self._short_in_a_row + 1 if duration_s < INLINE_SHORT_S else 0
+
+    @property
+    def fast(self) -> bool:
+        return self._short_in_a_row >= INLINE_AFTER
+
+
+class Batch:
+    """Messages of one stream that are committed together."""
+
+    __slots__ = ("data_bytes", "durable", "first_sequence", "payloads", "stream", "waiting", "written")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.first_sequence = stream.next_sequence
+        self.payloads: list[Buffer] = []
+        self.waiting: list[tuple[AppendSink, int, PenstockError | None]] = []
+        self.data_bytes = 0
+        self.durable = False
+        self.written = Written([], None, None)
+
+    @property
+    def charged_bytes(self) -> int:
+        return self.data_bytes + len(self.payloads) * OVERHEAD_BYTES_PER_MESSAGE
+
+    def finish(self, failed_from: int | None, error: PenstockError | None) -> int:
+        """Tell everybody who waits. Returns the number behind the last message that is committed."""
+        sequence = self.first_sequence
+        end = sequence + len(self.payloads)
+        limit = end if failed_from is None else failed_from
+        for sink, count, refusal in self.waiting:
+            if refusal is not None:
+                sink.append_failed(count, refusal)
+                continue
+            committed = min(max(limit - sequence, 0), count)
+            if committed:
+                sink.appended(sequence, committed)
+            if committed < count:
+                assert error is not None
+                sink.append_failed(count - committed, error)
+            sequence += count
+        return limit
+
+
+class _Call:
+    """Work for the write thread and whoever waits for it."""
+
+    def __init__(self, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+        self._work = work
+        self._outcome: Any = None
+        self._error: Exception | None = None
+        self.future = future
+
+    def run(self) -> None:
+        try:
+            self._outcome = self._work()
+        except Exception as error:  # carried to the one who asked for the work
+            self._error = error
+
+    def settle(self) -> None:
+        if self.future.cancelled():
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        else:
+            self.future.set_result(self._outcome)
+
+
+class Committer:
+    def __init__(self, store: Store, on_visible: Callable[[Stream], None]) -> None:
+        self._store = store
+        self._on_visible = on_visible
+        self._loop = asyncio.get_running_loop()
+        self._staged: dict[Stream, Batch] = {}
+        self._calls: list[_Call] = []
+        self._turn_due = False
+        # A write changes a stream's size from its own thread; admission counts with the size before it instead.
+        self._settled_bytes: dict[Stream, int] = {}
+        self._being_written: dict[Stream, Batch] = {}
+        self._writing = False
+        self._write_pace = Pace()
+        self._write_thread = ThreadPoolExecutor(1, "penstock-write")
+        self._unsynced: list[Batch] = []
+        self._syncing = False
+        self._sync_pace = Pace()
+        self._sync_thread = ThreadPoolExecutor(1, "penstock-sync")
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.dirty: set[Segment] = set()
+
+    # -- entry --------------------------------------------------------------------------------------
+
+    def append(self, stream: Stream, payloads: Sequence[Buffer], data_bytes: int, sink: AppendSink) -> None:
+        """Give the messages the next numbers and see that they are stored. Admission was checked before."""
+        batch = self._staged.get(stream)
+        if batch is None:
+            batch = self._staged[stream] = Batch(stream)
+        batch.payloads += payloads
+        batch.waiting.append((sink, len(payloads), None))
+        batch.data_bytes += data_bytes
+        stream.next_sequence += len(payloads)
+        self._schedule()
+
+    def refuse(self, stream: Stream, sink: AppendSink, refusal: PenstockError) -> None:
+        """A message is not taken; its sink hears of it in its turn, behind those it sent before."""
+        batch = self._staged.get(stream)
+        if batch is None:
+            sink.append_failed(1, refusal)
+        else:
+            batch.waiting.append((sink, 1, refusal))
+
+    def used_bytes(self, stream: Stream) -> int:
+        """What the stream will hold when everything accepted so far is written."""
+        settled_bytes = self._settled_bytes.get(stream)
+        if settled_bytes is None:
+            settled_bytes = self._settled_bytes[stream] = stream.charged_bytes
+        unwritten = (self._staged.get(stream), self._being_written.get(stream))
+        return settled_bytes + sum(batch.charged_bytes for batch in unwritten if batch is not None)
+
+    async def call(self, work: Callable[[], Any]) -> Any:
+        """Run something that changes streams, after all that was appended before, with no write beside it."""
+        call = _Call(work, self._loop.create_future())
+        self._calls.append(call)
+        self._schedule()
+        return await call.future
+
+    async def drain(self) -> None:
+        """Wait until nothing is staged, being written or being synced."""
+        while self._staged or self._calls or self._writing or self._unsynced or self._syncing:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def close(self) -> None:
+        self._write_thread.shutdown()
+        self._sync_thread.shutdown()
+
+    def _schedule(self) -> None:
+        if not self._turn_due and not self._writing:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        self._being_written, self._staged = self._staged, {}
+        batches = list(self._being_written.values())
+        calls, self._calls = self._calls, []
+        if not calls and self._may_write_inline(batches):
+            self._write(batches)
+            self._after_write(batches)
+            return
+        self._writing = True
+        done = self._loop.run_in_executor(self._write_thread, self._write_and_call, batches, calls)
+        done.add_done_callback(partial(self._write_finished, batches, calls))
+
+    def _may_write_inline(self, batches: list[Batch]) -> bool:
+        if not self._write_pace.fast or sum(batch.data_bytes for batch in batches) > INLINE_WRITE_BYTES_MAX:
+            return False
+        return all(
+            batch.stream.fits_active_segment(batch.data_bytes, len(batch.payloads))
+            and not self._store.needs_reserve(batch.stream, batch.stream.next_sequence)
+            for batch in batches
+        )
+
+    def _write(self, batches: list[Batch]) -> None:
+        arrival_ms = time.time_ns() // 1_000_000
+        started_s = time.monotonic()
+        for batch in batches:
+            stream = batch.stream
+            definition = stream.definition
+            batch.durable = definition.flush_on_write and definition.persistence is Persistence.FILE
+            try:
+                self._store.reserve(stream, batch.first_sequence + len(batch.payloads))
+            except PenstockError as error:
+                batch.written = Written([], batch.first_sequence, error)
+                continue
+            batch.written = stream.write(batch.first_sequence, batch.payloads, arrival_ms)
+        if batches:
+            self._write_pace.note((time.monotonic() - started_s) / len(batches))
+
+    def _write_and_call(self, batches: list[Batch], calls: list[_Call]) -> None:
+        self._write(batches)
+        for call in calls:
+            call.run()
+
+    def _write_finished(self, batches: list[Batch], calls: list[_Call], done: asyncio.Future[None]) -> None:
+        done.result()
+        self._writing = False
+        if calls:
+            self._settled_bytes.clear()
+        self._after_write(batches)
+        for call in calls:
+            call.settle()
+        if self._staged or self._calls:
+            self._schedule()
+
+    def _after_write(self, batches: list[Batch]) -> None:
+        self._being_written = {}
+        for batch in batches:
+            stream = batch.stream
+            self._settled_bytes[stream] = stream.charged_bytes
+            if batch.durable and batch.written.frames:
+                self._unsynced.append(batch)
+            else:
+                if stream.definition.persistence is Persistence.FILE:
+                    self.dirty.update(frame.segment for frame in batch.written.frames)
+                self._publish(batch, batch.written.failed_from, batch.written.error)
+        if self._unsynced:
+            self._sync_turn()
+        self._note_idle()
+
+    # -- syncing ------------------------------------------------------------------------------------
+
+    def _sync_turn(self) -> None:
+        if self._syncing or not self._unsynced:
+            return
+        batches, self._unsynced = self._unsynced, []
+        if self._sync_pace.fast and sum(batch.data_bytes for batch in batches) <= INLINE_SYNC_BYTES_MAX:
+            self._after_sync(batches, self._sync(batches))
+            return
+        self._syncing = True
+        done = self._loop.run_in_executor(self._sync_thread, self._sync, batches)
+        done.add_done_callback(partial(self._sync_finished, batches))
+
+    def _sync(self, batches: list[Batch]) -> dict[Segment, PenstockError]:
+        """Make all frames durable; returns the segments for which that failed."""
+        written = [frame for batch in batches for frame in batch.written.frames]
+        started_s = time.monotonic()
+        if self._store.journal.accepts(written):
+            try:
+                self._store.journal.write(written)
+                self._sync_pace.note(time.monotonic() - started_s)
+                return {}
+            except OSError as error:
+                logger.error("the journal failed (%s): from now on each segment is synced by itself", error)
+        failures = self._sync_segments(batches)
+        self._sync_pace.note(time.monotonic() - started_s)
+        return failures
+
+    def _sync_segments(self, batches: list[Batch]) -> dict[Segment, PenstockError]:
+        failures: dict[Segment, PenstockError] = {}
+        streams = {frame.segment: batch.stream for batch in batches for frame in batch.written.frames}
+        for segment, stream in streams.items():
+            try:
+                stream.sync(segment)
+            except PenstockError as error:
+                failures[segment] = error
+        return failures
+
+    def _sync_finished(self, batches: list[Batch], done: asyncio.Future[dict[Segment, PenstockError]]) -> None:
+        self._syncing = False
+        self._after_sync(batches, done.result())
+        self._sync_turn()
+        self._note_idle()
+
+    def _after_sync(self, batches: list[Batch], failures: dict[Segment, PenstockError]) -> None:
+        for batch in batches:
+            failed = _first_failure(batch.written.frames, failures)
+            if failed is None:
+                self._publish(batch, batch.written.failed_from, batch.written.error)
+                continue
+            sequence = failed.header.first_sequence
+            self._publish(batch, sequence, failures[failed.segment])
+            take_back = partial(batch.stream.poison, failed.segment, sequence)
+            self._calls.append(_Call(take_back, self._loop.create_future()))
+            self._schedule()
+
+    def _publish(self, batch: Batch, failed_from: int | None, error: PenstockError | None) -> None:
+        stream = batch.stream
+        committed_next = batch.finish(failed_from, error)
+        if committed_next > batch.first_sequence:
+            stream.visible_next = committed_next
+        self._on_visible(stream)
+
+    def _note_idle(self) -> None:
+        if not (self._staged or self._calls or self._writing or self._unsynced or self._syncing):
+            self._idle.set()
+
+
+def _first_failure(written: list[WrittenFrame], failures: dict[Segment, PenstockError]) -> WrittenFrame | None:
+    return next((frame for frame in written if frame.segment in failures), None) if failures else None
+
+

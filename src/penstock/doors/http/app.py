@@ -1,0 +1,89 @@
+"""The routes of the HTTP door."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from penstock import __version__
+from penstock.doors.http.access import Access
+from penstock.doors.http.bulk import THREADS, FramesResponse
+from penstock.errors import PenstockError, StreamNotFound
+from penstock.model import INT64_MAX
+from penstock.streams import Streams
+
+BULK_BYTES_DEFAULT = 64 * 1024 * 1024
+BULK_BYTES_MAX = 1024 * 1024 * 1024
+
+
+class _BadParameter(PenstockError):
+    """A query parameter is missing or wrong."""
+
+
+class App:
+    def __init__(self, streams: Streams, access: Access) -> None:
+        self._streams = streams
+        self._access = access
+        self._threads = ThreadPoolExecutor(THREADS, "penstock-bulk")
+        self.asgi = Starlette(
+            routes=[Route("/healthz", self._health), Route("/v1/frames", self._frames)],
+            exception_handlers={StreamNotFound: _not_found, _BadParameter: _bad_request},
+        )
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    async def _health(self, request: Request) -> Response:
+        store = self._streams.store
+        problems = []
+        if store.disk_full:
+            problems.append(f"the disk is full: {store.free_bytes} bytes free")
+        if store.journal.broken is not None:
+            problems.append(f"the journal failed: {store.journal.broken}")
+        status = "degraded" if problems else "ok"
+        return JSONResponse({"status": status, "problems": problems, "version": __version__})
+
+    async def _frames(self, request: Request) -> Response | FramesResponse:
+        if not self._access.allows(request.headers.get("authorization")):
+            return JSONResponse(
+                {"error": "send 'Authorization: Bearer <token>'; the token is in <data-dir>/http-token"},
+                status_code=401,
+                headers={"www-authenticate": "Bearer"},
+            )
+        name = request.query_params.get("stream")
+        if name is None:
+            raise _BadParameter("the parameter 'stream' is missing: give the name of a stream")
+        start = _number(request, "from", 0, INT64_MAX)
+        stop = _number(request, "to", INT64_MAX, INT64_MAX)
+        size_max_bytes = _number(request, "max_bytes", BULK_BYTES_DEFAULT, BULK_BYTES_MAX)
+        stream = self._streams.find(name)
+        runs, next_sequence = stream.locate(start, stop, size_max_bytes)
+        headers = {
+            "penstock-oldest-sequence": str(stream.oldest_sequence),
+            "penstock-next-sequence": str(next_sequence),
+            "penstock-end-sequence": str(stream.visible_next),
+        }
+        if not runs:
+            return Response(status_code=204, headers=headers)
+        return FramesResponse(runs, headers, self._threads)
+
+
+def _number(request: Request, name: str, default: int, maximum: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > maximum:
+        raise _BadParameter(f"the parameter '{name}' must be a number from 0 to {maximum}, not {text[:40]!r}")
+    return int(text)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, status_code=404)
+
+
+async def _bad_request(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, status_code=400)

@@ -1,0 +1,63 @@
+"""The HTTP door: uvicorn inside our event loop, with a way to the socket for sendfile."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from penstock.doors.http.app import App
+from penstock.doors.http.bulk import SENDFILE_EXTENSION
+
+BACKLOG = 1024
+STOP_S = 5
+
+
+class _Protocol(HttpToolsProtocol):
+    """Hands the application what it needs to let the kernel send a file: ASGI has no word for that."""
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self.scope.setdefault("extensions", {})[SENDFILE_EXTENSION] = self.cycle  # type: ignore[typeddict-item]
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the business of penstock.server."""
+        yield
+
+
+class Door:
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._server = _Server(
+            uvicorn.Config(
+                app.asgi,
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=STOP_S,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, host: str, port: int) -> tuple[str, int]:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        address = listener.getsockname()
+        return address[0], address[1]
+
+    async def close(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._app.close()

@@ -1,0 +1,508 @@
+"""One client of the Stream Manager door: bytes in, answers out, nothing lost in between.
+
+Input may come in any pieces. Appends of one chunk of input go to the log together; other requests run as tasks,
+so that a read that waits holds up nobody. We never reset a connection: clients cannot cope with that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+import cbor2
+
+from penstock.doors.streammanager.append import (
+    Shape,
+    encode_append_answers,
+    frame_length,
+    parse_append,
+    valid_request_ids,
+)
+from penstock.doors.streammanager.codec import (
+    MalformedPayload,
+    decode_map,
+    encode_response,
+    salvage_request_id,
+)
+from penstock.doors.streammanager.handshake import (
+    CONNECT_VERSION,
+    HandshakeRefused,
+    connect_frame,
+    connect_response,
+    negotiate,
+)
+from penstock.doors.streammanager.operations import Operations
+from penstock.doors.streammanager.protocol import (
+    FRAME_LENGTH_MAX,
+    RESPONSE_OP,
+    Op,
+    Status,
+    status_for_version,
+    status_of,
+)
+from penstock.doors.streammanager.requests import parse_append_message, request_id_problem
+from penstock.errors import InvalidRequest, MessageTooLarge, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.doors.streammanager.door import Door
+
+logger = logging.getLogger(__name__)
+
+SMALL_FRAME_BYTES = 64 * 1024
+SALVAGE_BYTES = 4096
+LINGER_S = 2.0
+TASKS_MAX = 4096
+OUTPUT_HIGH_BYTES = 1024 * 1024
+
+_connection_numbers = itertools.count(1)
+_request_ops = frozenset(RESPONSE_OP)
+
+
+class _Appends:
+    """Appends of one stream that came in one piece, waiting for their answers."""
+
+    __slots__ = ("_connection", "_position", "_request_ids")
+
+    def __init__(self, connection: Connection, request_ids: list[bytes]) -> None:
+        self._connection = connection
+        self._request_ids = request_ids
+        self._position = 0
+
+    def _next(self, count: int) -> list[bytes]:
+        start = self._position
+        self._position += count
+        if start == 0 and count == len(self._request_ids):
+            return self._request_ids
+        return self._request_ids[start : start + count]
+
+    def appended(self, first_sequence: int, count: int) -> None:
+        self._connection.answer_appends(encode_append_answers(self._next(count), first_sequence), count)
+
+    def append_failed(self, count: int, error: PenstockError) -> None:
+        for request_id in self._next(count):
+            self._connection.respond_error(Op.APPEND_MESSAGE, cbor2.loads(request_id), error)
+        self._connection.answer_appends(b"", count)
+
+
+class _LargeFrame:
+    """A frame that comes in many pieces. What exceeds the limit is counted, not kept."""
+
+    __slots__ = ("discard", "have_bytes", "need_bytes", "pieces", "progress_s")
+
+    def __init__(self, need_bytes: int, *, discard: bool, now_s: float) -> None:
+        self.need_bytes = need_bytes
+        self.have_bytes = 0
+        self.pieces: list[bytes] = []
+        self.discard = discard
+        self.progress_s = now_s
+
+    def add(self, piece: bytes) -> None:
+        if not self.discard or self.have_bytes < SALVAGE_BYTES:
+            self.pieces.append(piece)
+        self.have_bytes += len(piece)
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._operations = Operations(door.streams)
+        self._loop = asyncio.get_running_loop()
+        self._identifier = f"penstock-{next(_connection_numbers)}"
+        self._version: str | None = None  # negotiated; None before the handshake
+        self._tail = b""
+        self._large: _LargeFrame | None = None
+        self._shape: Shape | None = None
+        self._discarding = False
+        self._last_request = False  # no more requests will be taken; close when all are answered
+        self._client_done = False
+        self._unanswered_appends = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._paused: set[str] = set()  # why we do not read at present
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._reading_turn = asyncio.Lock()
+        self._transport: asyncio.Transport
+
+    # -- the transport's side -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES)
+        self._door.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._writable.set()
+        self._large = None
+        self._door.closed(self)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        self._pause("output")
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._resume("output")
+
+    def eof_received(self) -> bool:
+        """The client sends no more. It may still want the answers to what it has sent."""
+        self._last_request = self._client_done = True
+        if self._discarding:
+            self._transport.close()
+        else:
+            self._close_when_answered()
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        if self._discarding:
+            return
+        if self._large is not None:
+            self._continue_large(data)
+            return
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        if self._version is None:
+            self._handshake(data)
+        else:
+            self._parse(data, 0)
+
+    def _pause(self, reason: str) -> None:
+        if not self._paused:
+            self._transport.pause_reading()
+        self._paused.add(reason)
+
+    def _resume(self, reason: str) -> None:
+        if reason in self._paused:
+            self._paused.discard(reason)
+            if not self._paused and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    # -- handshake ----------------------------------------------------------------------------------
+
+    def _handshake(self, data: bytes) -> None:
+        if data[0] != CONNECT_VERSION:
+            self._refuse("", Status.UNSUPPORTED_CONNECT_VERSION, f"connect version must be {CONNECT_VERSION}")
+            return
+        if len(data) < 6:
+            self._tail = data
+            return
+        length = frame_length(data, 1)
+        op = data[5]
+        if op != Op.CONNECT:
+            self._refuse("", Status.UNEXPECTED_OPERATION, "the first request must be Connect")
+        elif not 1 <= length <= SMALL_FRAME_BYTES:
+            self._refuse("", Status.FAILED_TO_CONNECT, f"a Connect request of {length} bytes is refused")
+        elif len(data) < 5 + length:
+            self._tail = data
+        else:
+            self._connect(data[6 : 5 + length])
+            if self._version is not None and len(data) > 5 + length:
+                self._parse(data, 5 + length)
+
+    def _connect(self, payload: bytes) -> None:
+        request_id = ""
+        try:
+            body = decode_map(payload)
+            candidate = body.get("requestId")
+            problem = request_id_problem(candidate)
+            request_id = candidate if isinstance(candidate, str) else ""
+            if problem is not None:
+                raise HandshakeRefused(Status.FAILED_TO_CONNECT, problem)
+            if not self._door.authorized(body.get("authToken")):
+                raise HandshakeRefused(
+                    Status.UNAUTHORIZED, "the client's token is missing or not in the server's list of tokens"
+                )
+            self._version = negotiate(body.get("protocolVersion"), body.get("otherSupportedProtocolVersions"))
+        except MalformedPayload as error:
+            self._refuse(error.request_id or "", Status.FAILED_TO_CONNECT, str(error))
+        except HandshakeRefused as error:
+            self._refuse(request_id, error.status, str(error))
+        else:
+            self._transport.write(
+                connect_response(request_id, self._identifier, protocol_version=self._version)
+            )
+
+    def _refuse(self, request_id: str, status: Status, message: str) -> None:
+        logger.info("%s: connection refused: %s", self._identifier, message)
+        self._transport.write(connect_response(request_id, self._identifier, status, message))
+        self._hang_up()
+
+    # -- frames -------------------------------------------------------------------------------------
+
+    def _parse(self, data: bytes, position: int) -> None:
+        end = len(data)
+        request_ids: list[bytes] = []
+        payloads: list[bytes] = []
+        shape = self._shape
+        while True:
+            if shape is not None:
+                position = shape.take(data, position, end, request_ids, payloads)
+            if end - position < 5:
+                break
+            length = frame_length(data, position)
+            frame_end = position + 4 + length
+            if frame_end > end or length < 2:
+                break
+            append = parse_append(data, position, frame_end)
+            if append is not None and len(append.request_id) < 256:
+                if shape is None or shape.name != append.name:
+                    self._stage(shape, request_ids, payloads)
+                    request_ids, payloads = [], []
+                self._shape = shape = Shape(data, position, append)
+                request_ids.append(append.request_id)
+                payloads.append(append.payload)
+            else:
+                self._stage(shape, request_ids, payloads)
+                request_ids, payloads = [], []
+                self._dispatch(data[position + 4], data[position + 5 : frame_end])
+                if self._discarding:
+                    return
+            position = frame_end
+        self._stage(shape, request_ids, payloads)
+        self._keep_rest(data, position)
+
+    def _keep_rest(self, data: bytes, position: int) -> None:
+        rest_bytes = len(data) - position
+        if rest_bytes < 5:
+            self._tail = data[position:]
+            return
+        length = frame_length(data, position)
+        if not 2 <= length <= FRAME_LENGTH_MAX:
+            self._protocol_error(f"a frame length of {length}")
+        elif 4 + length <= SMALL_FRAME_BYTES:
+            self._tail = data[position:]
+        else:
+            discard = length > self._door.frame_size_max_bytes
+            self._large = _LargeFrame(4 + length, discard=discard, now_s=self._loop.time())
+            self._large.add(data[position:])
+            self._door.input_grew(self)
+
+    @property
+    def held_input_bytes(self) -> int:
+        return 0 if self._large is None or self._large.discard else self._large.have_bytes
+
+    @property
+    def stalled_since_s(self) -> float | None:
+        return None if self._large is None else self._large.progress_s
+
+    def pause_input(self, paused: bool) -> None:
+        if paused:
+            self._pause("input")
+        else:
+            self._resume("input")
+
+    def _continue_large(self, data: bytes) -> None:
+        large = self._large
+        assert large is not None
+        missing_bytes = large.need_bytes - large.have_bytes
+        large.progress_s = self._loop.time()
+        if len(data) < missing_bytes:
+            large.add(data)
+            self._door.input_grew(self)
+            return
+        large.add(data[:missing_bytes])
+        self._large = None
+        self._door.input_grew(self)
+        frame = b"".join(large.pieces)
+        if large.discard:
+            self._refuse_oversized(frame, large.need_bytes)
+        else:
+            self._parse(frame, 0)
+        if not self._discarding and len(data) > missing_bytes:
+            self.data_received(data[missing_bytes:])
+
+    def _refuse_oversized(self, beginning: bytes, need_bytes: int) -> None:
+        op = beginning[4]
+        request_id = salvage_request_id(beginning[5:])
+        if request_id is None or op not in _request_ops or request_id_problem(request_id):
+            self._protocol_error("an oversized frame without a readable requestId")
+            return
+        limit_bytes = self._door.frame_size_max_bytes
+        error = MessageTooLarge(
+            f"a request of {need_bytes} bytes is refused, the limit is {limit_bytes}: split the message, "
+            "or raise PENSTOCK_MESSAGE_SIZE_MAX_BYTES"
+        )
+        self.respond_error(Op(op), request_id, error)
+
+    def give_up_frame(self) -> None:
+        self._large = None
+        self._door.input_grew(self)
+        self._protocol_error("a frame that made no progress")
+
+    def _protocol_error(self, problem: str) -> None:
+        logger.warning("%s: closing the connection because of %s", self._identifier, problem)
+        self._hang_up()
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def _stage(self, shape: Shape | None, request_ids: list[bytes], payloads: list[bytes]) -> None:
+        if not request_ids:
+            return
+        assert shape is not None
+        joined = b"".join([_text_of(request_id) for request_id in request_ids])
+        if valid_request_ids(joined) and valid_request_ids(shape.name) and len(shape.name) <= 255:
+            self._append(shape.name.decode("ascii"), request_ids, payloads)
+            return
+        for request_id, payload in zip(request_ids, payloads):
+            self._append_checked(request_id, shape.name, payload)
+
+    def _append_checked(self, request_id: bytes, name: bytes, payload: bytes) -> None:
+        """One append whose requestId or stream name is odd: through the full rules."""
+        try:
+            text = cbor2.loads(request_id)
+            decoded_name = name.decode()
+        except (cbor2.CBORDecodeError, UnicodeDecodeError):
+            self._protocol_error("text that is not UTF-8")
+            return
+        self._append_message(text, {"name": decoded_name, "payload": payload})
+
+    def _append(self, name: str, request_ids: list[bytes], payloads: list[bytes]) -> None:
+        self._unanswered_appends += len(payloads)
+        self._door.streams.append(name, payloads, _Appends(self, request_ids))
+
+    def _append_message(self, request_id: str, body: dict[str, Any]) -> None:
+        problem = request_id_problem(request_id)
+        try:
+            if problem is not None:
+                raise InvalidRequest(problem)
+            append = parse_append_message(body)
+        except InvalidRequest as error:
+            self.respond_error(Op.APPEND_MESSAGE, request_id, error)
+            return
+        self._append(append.name, [cbor2.dumps(request_id)], [append.payload])
+
+    def _dispatch(self, op: int, payload: bytes) -> None:
+        try:
+            body = decode_map(payload)
+            request_id = body.get("requestId")
+        except MalformedPayload as error:
+            if error.request_id is None:
+                self._protocol_error(f"a payload that cannot be decoded ({error})")
+            else:
+                self._respond_unusable(op, error.request_id, InvalidRequest(str(error)))
+            return
+        if not isinstance(request_id, str):
+            self._protocol_error("a request without requestId")
+            return
+        problem = request_id_problem(request_id)
+        if op == Op.CONNECT:
+            self._transport.write(
+                connect_frame(
+                    request_id, self._identifier, Status.UNEXPECTED_OPERATION, "the connection is open already",
+                    self._version or "",
+                )
+            )  # fmt: skip
+        elif op not in _request_ops or problem is not None:
+            self._respond_unusable(op, request_id, InvalidRequest(problem or ""))
+        elif op == Op.APPEND_MESSAGE:
+            self._append_message(request_id, body)
+        else:
+            self._start(Op(op), request_id, body)
+
+    def _respond_unusable(self, op: int, request_id: str, error: InvalidRequest) -> None:
+        if op in _request_ops:
+            self.respond_error(Op(op), request_id, error)
+        else:
+            self._send_response(
+                Op.UNKNOWN_OPERATION_ERROR, request_id, Status.UNKNOWN_OPERATION, f"operation {op} is unknown"
+            )
+
+    def _start(self, op: Op, request_id: str, body: dict[str, Any]) -> None:
+        task = self._loop.create_task(self._run(op, request_id, body))
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        if len(self._tasks) >= TASKS_MAX:
+            self._pause("tasks")
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if len(self._tasks) < TASKS_MAX // 2:
+            self._resume("tasks")
+        if self._last_request:
+            self._close_when_answered()
+
+    async def _run(self, op: Op, request_id: str, body: dict[str, Any]) -> None:
+        try:
+            if op is Op.READ_MESSAGES:
+                await self._read(request_id, body)
+            else:
+                extra = await self._operations.run(op, body)
+                self.send(encode_response(RESPONSE_OP[op], request_id, Status.SUCCESS, **extra))
+        except PenstockError as error:
+            self.respond_error(op, request_id, error)
+        except Exception as error:
+            logger.exception("%s: %s failed", self._identifier, op.name)
+            self.respond_error(op, request_id, error)
+
+    async def _read(self, request_id: str, body: dict[str, Any]) -> None:
+        """Wait for the messages beside other reads, but hold only one answer at a time in memory."""
+        request = self._operations.parse_read(body)
+        await self._operations.wait_for_messages(request)
+        async with self._reading_turn:
+            await self._writable.wait()
+            self.send(await self._operations.read(request, request_id))
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(frame)
+
+    def answer_appends(self, frames: bytes, count: int) -> None:
+        self._unanswered_appends -= count
+        if frames and not self._transport.is_closing():
+            self._transport.write(frames)
+        if self._last_request:
+            self._close_when_answered()
+
+    def respond_error(self, op: Op, request_id: str, error: BaseException) -> None:
+        message = str(error) or type(error).__name__
+        self._send_response(RESPONSE_OP[op], request_id, status_of(error), message)
+
+    def _send_response(self, op: Op, request_id: str, status: Status, message: str) -> None:
+        version = self._version or ""
+        shown = status_for_version(status, version)
+        if op is Op.UNKNOWN_OPERATION_ERROR and version == "1.0.0":
+            # That generation knows no such answer and no code 18; an answer it cannot decode would wedge it.
+            self._protocol_error("an unknown operation on a connection of protocol 1.0.0")
+            return
+        self.send(encode_response(op, request_id, shown, message))
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks) or self._unanswered_appends > 0
+
+    def finish(self) -> None:
+        """The server stops: take no more requests, close when what is under way is answered."""
+        self._last_request = True
+        self._pause("stopping")
+        self._close_when_answered()
+
+    def _close_when_answered(self) -> None:
+        if not self.busy and not self._discarding:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close with FIN: swallow for a moment what is still on its way, or the kernel would send a reset."""
+        if self._discarding:
+            return
+        self._discarding = True
+        self._paused.clear()
+        if self._client_done:
+            self._transport.close()
+        if self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._loop.call_later(LINGER_S, self._transport.close)
+
+
+def _text_of(request_id: bytes) -> bytes:
+    return request_id[1:] if len(request_id) <= 24 else request_id[2:]

@@ -1,0 +1,247 @@
+"""The store: a data directory with one writer, its catalog, its journal, and its streams."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from penstock.catalog import Catalog, StoredStream
+from penstock.errors import DataDirectoryInUse, StorageFailed
+from penstock.log.files import Files, MemoryFiles, OsFiles
+from penstock.log.journal import Journal
+from penstock.log.segment import OPEN_SUFFIX, Segment, file_name
+from penstock.log.stream import Stream
+from penstock.model import ExportStatus, Persistence, StreamDefinition
+
+logger = logging.getLogger(__name__)
+
+RESERVE_MESSAGES = 65_536
+
+
+def read_boot_id() -> str:
+    """Differs after a power cut or reboot, when unsynced data may be gone; stays while only we were killed."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return secrets.token_hex(16)
+
+
+def directory_name(key: int, name: str) -> str:
+    """Unique by key; the name is only for people, and no byte of it can leave the folder."""
+    readable = "".join(c if c.isascii() and (c.islower() or c.isdigit() or c in "-_") else "_" for c in name)
+    return f"{key:016x}-{readable[:64]}"
+
+
+class Store:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        files: Files | None = None,
+        journal_size_bytes: int = 16 * 1024 * 1024,
+        free_space_floor_bytes: int = 64 * 1024 * 1024,
+        boot_id: str | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.data_dir = data_dir
+        self.streams: dict[str, Stream] = {}
+        self.statuses: dict[str, dict[str, ExportStatus]] = {}
+        self.disk_full = False
+        self._files: Files = files if files is not None else OsFiles()
+        self._free_space_floor_bytes = free_space_floor_bytes
+        self._boot_id = boot_id if boot_id is not None else read_boot_id()
+        self._clocks = (monotonic_s, wall_ms)
+        self._reserved_next: dict[int, int] = {}
+        self._files.make_directory(data_dir / "streams")
+        self._files.sync_directory(data_dir)
+        self._lock_descriptor = _lock(data_dir)
+        self.catalog = Catalog(data_dir / "catalog.sqlite3")
+        self.journal = Journal(self._files, data_dir, journal_size_bytes)
+        self._open()
+
+    # -- opening and closing ------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        previous = self.catalog.begin_run(self._boot_id)
+        stored_streams = self.catalog.streams()
+        self._replay_journal(stored_streams)
+        lost_cache = not previous.clean and previous.boot_id != self._boot_id
+        for stored in stored_streams:
+            self._open_stream(stored, lost_cache=lost_cache)
+        self._remove_orphans({stream.directory.name for stream in self.streams.values()})
+        self.check_free_space()
+
+    def _replay_journal(self, stored_streams: list[StoredStream]) -> None:
+        """Write every journaled frame to its place again; a file that is gone was deleted later."""
+        directories = {s.key: directory_name(s.key, s.definition.name) for s in stored_streams}
+        opened = {}
+        for entry in self.journal.recover():
+            if entry.stream_key not in directories:
+                continue
+            folder = self.data_dir / "streams" / directories[entry.stream_key]
+            path = folder / file_name(entry.segment_base, OPEN_SUFFIX)
+            if path not in opened:
+                opened[path] = self._files.open(path, write=True) if self._files.exists(path) else None
+            file = opened[path]
+            if file is not None and file.read_at(len(entry.frame), entry.offset) != entry.frame:
+                file.write_at([entry.frame], entry.offset)
+        for file in opened.values():
+            if file is not None:
+                file.sync()
+                file.close()
+        self.journal.clear()
+
+    def _open_stream(self, stored: StoredStream, *, lost_cache: bool) -> None:
+        stream = self._new_stream(stored.key, stored.definition)
+        statuses = stored.statuses
+        if stored.definition.persistence is Persistence.MEMORY:
+            # Nothing of it survived, so positions in it mean nothing any more.
+            statuses = {name: ExportStatus(name) for name in statuses}
+            stream.create()
+        else:
+            self._files.make_directory(stream.directory)
+            stream.open()
+            exported = max((s.last_exported_sequence_number for s in statuses.values()), default=-1)
+            # A number that a client or a destination has seen must not come again for another message.
+            reserved = stored.reserved_next if lost_cache or not stream.segments else 0
+            stream.skip_to(max(exported + 1, reserved))
+        self._reserved_next[stored.key] = stored.reserved_next
+        self.streams[stored.definition.name] = stream
+        self.statuses[stored.definition.name] = statuses
+
+    def _new_stream(self, key: int, definition: StreamDefinition) -> Stream:
+        memory = definition.persistence is Persistence.MEMORY
+        directory = self.data_dir / "streams" / directory_name(key, definition.name)
+        return Stream(MemoryFiles() if memory else self._files, directory, key, definition, *self._clocks)
+
+    def _remove_orphans(self, known: set[str]) -> None:
+        """Folders of streams whose creation or deletion was cut short: the catalog does not know them."""
+        for name in self._files.list_names(self.data_dir / "streams"):
+            if name not in known:
+                logger.info("removing the folder %s of a stream that does not exist", name)
+                self._remove_folder(self.data_dir / "streams" / name)
+
+    def _remove_folder(self, folder: Path) -> None:
+        for name in self._files.list_names(folder):
+            self._files.remove(folder / name)
+        self._files.remove_directory(folder)
+
+    def close(self, *, clean: bool = True) -> None:
+        if clean:
+            for stream in self.streams.values():
+                for segment in stream.segments:
+                    segment.sync()
+            self.catalog.end_run()
+        for stream in self.streams.values():
+            stream.close()
+        self.journal.close()
+        self.catalog.close()
+        os.close(self._lock_descriptor)
+
+    # -- streams ------------------------------------------------------------------------------------
+
+    def create_stream(self, definition: StreamDefinition) -> Stream:
+        key = secrets.randbits(63)
+        stream = self._new_stream(key, definition)
+        stream.create()
+        if definition.persistence is Persistence.FILE:
+            self._files.sync_directory(self.data_dir / "streams")
+        statuses = {export.identifier: ExportStatus(export.identifier) for export in definition.exports}
+        reserved_next = 0 if definition.flush_on_write else RESERVE_MESSAGES
+        self.catalog.put_stream(key, definition, reserved_next, statuses.values())
+        self._reserved_next[key] = reserved_next
+        self.streams[definition.name] = stream
+        self.statuses[definition.name] = statuses
+        return stream
+
+    def update_stream(
+        self, stream: Stream, definition: StreamDefinition, statuses: dict[str, ExportStatus]
+    ) -> None:
+        self.catalog.put_stream(stream.key, definition, 0, statuses.values())
+        stream.definition = definition
+        self.statuses[definition.name] = statuses
+        stream.expire()
+        stream.shrink()
+
+    def delete_stream(self, stream: Stream) -> None:
+        self.catalog.remove_stream(stream.key)
+        name = stream.definition.name
+        del self.streams[name], self.statuses[name]
+        self._reserved_next.pop(stream.key, None)
+        stream.to_seal.clear()
+        stream.close()
+        if stream.definition.persistence is Persistence.FILE:
+            self._remove_folder(stream.directory)
+
+    # -- numbers ------------------------------------------------------------------------------------
+
+    def needs_reserve(self, stream: Stream, next_sequence: int) -> bool:
+        definition = stream.definition
+        if definition.flush_on_write or definition.persistence is Persistence.MEMORY:
+            return False
+        return next_sequence > self._reserved_next[stream.key]
+
+    def reserve(self, stream: Stream, next_sequence: int) -> None:
+        """Remember durably which numbers may be given out without a sync, so that none is given out twice."""
+        if self.needs_reserve(stream, next_sequence):
+            reserved_next = next_sequence + RESERVE_MESSAGES
+            try:
+                self.catalog.reserve(stream.key, reserved_next)
+            except sqlite3.Error as error:
+                raise StorageFailed(f"the catalog failed ({error}): check the disk, then send the message again") from error
+            self._reserved_next[stream.key] = reserved_next
+
+    # -- upkeep -------------------------------------------------------------------------------------
+
+    def check_free_space(self) -> None:
+        self.free_bytes = self._files.free_bytes(self.data_dir)
+        full = self.free_bytes < self._free_space_floor_bytes
+        if full != self.disk_full:
+            state = "below the floor, appends are refused" if full else "above the floor again, appends resume"
+            logger.warning("free space %d bytes: %s", self.free_bytes, state)
+        self.disk_full = full
+
+    def sync_segments(self, dirty: Iterable[Segment]) -> None:
+        """The background sync of what was acknowledged without one, and of what the journal speaks for."""
+        resting = self.journal.resting_segments()
+        for segment in {*dirty, *resting}:
+            try:
+                segment.sync()
+            except OSError as error:
+                segment.poisoned = True
+                logger.error("%s: background sync failed (%s); check the disk", segment.path, error)
+        self.journal.release([segment for segment in resting if not segment.poisoned])
+
+    def seal_segments(self) -> None:
+        for stream in list(self.streams.values()):
+            while stream.to_seal:
+                segment = stream.to_seal.pop(0)
+                try:
+                    segment.seal()
+                except FileNotFoundError:
+                    continue  # dropped, or the stream deleted, meanwhile
+                except OSError as error:
+                    logger.error("%s: could not be sealed (%s); it stays readable", segment.path, error)
+
+
+def _lock(data_dir: Path) -> int:
+    descriptor = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise DataDirectoryInUse(
+            f"{data_dir} is in use by another penstock server (process {holder}): "
+            "stop that one, or choose another --data-dir"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor

@@ -1,0 +1,398 @@
+"""A stream on disk (or in memory): its segments in order, and the rules about when they come and go.
+
+One writer at a time calls the methods under "writing"; any thread may read.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import CorruptMessages, DiskFull, PenstockError, StorageFailed
+from penstock.log import frame as frames
+from penstock.log.files import Buffer, Files
+from penstock.log.frame import OVERHEAD_BYTES_PER_MESSAGE, BadFrame, Frame
+from penstock.log.segment import (
+    FRAME_DATA_BYTES_MAX,
+    OPEN_SUFFIX,
+    SEALED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    FrameRun,
+    Gap,
+    Segment,
+    WrittenFrame,
+    base_of,
+    file_name,
+)
+from penstock.model import Message, StrategyOnFull, StreamDefinition
+
+logger = logging.getLogger(__name__)
+
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Written(NamedTuple):
+    """What became of a batch: the frames that are written, and the error from which on messages are not."""
+
+    frames: list[WrittenFrame]
+    failed_from: int | None
+    error: PenstockError | None
+
+
+class Reading(NamedTuple):
+    messages: list[Message]
+    next_sequence: int
+
+
+def charge_of(payload: Buffer) -> int:
+    """What one message counts against maxSize."""
+    return len(payload) + OVERHEAD_BYTES_PER_MESSAGE
+
+
+class Stream:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        key: int,
+        definition: StreamDefinition,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._files = files
+        self._monotonic_s = monotonic_s
+        self._wall_ms = wall_ms
+        self.directory = directory
+        self.key = key
+        self.definition = definition
+        self.segments: list[Segment] = []
+        self.charged_bytes = 0
+        self.missing: list[Gap] = []  # numbers between segments that no segment holds
+        self.next_sequence = 0  # the next number to be given out
+        self.write_next = 0  # the next number to be written
+        self.visible_next = 0  # readers see messages before this
+        self.to_seal: list[Segment] = []
+        self.lost_messages = 0  # dropped by overwrite or expiry since the server started
+
+    # -- opening ------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        self._files.make_directory(self.directory)
+        self.segments = [Segment.create(self._files, self.directory, self.key, 0)]
+
+    def open(self) -> None:
+        """Recover from what is on disk. The journal must have been replayed before."""
+        bases: dict[int, set[str]] = {}
+        for name in self._files.list_names(self.directory):
+            base = base_of(name)
+            if base is not None:
+                bases.setdefault(base, set()).add(Path(name).suffix)
+            elif name.endswith(TEMPORARY_SUFFIX):
+                self._files.remove(self.directory / name)
+        last = max(bases, default=-1)
+        for base in sorted(bases):
+            self.segments.append(self._open_segment(base, bases[base], is_last=base == last))
+        for earlier, later in zip(self.segments, self.segments[1:]):
+            if earlier.next_sequence < later.base:
+                self.missing.append(Gap(earlier.next_sequence, later.base))
+        self._age_segments()
+        self.charged_bytes = sum(segment.charged_bytes for segment in self.segments)
+        for gap in self.gaps():
+            logger.error(
+                "stream %r: messages %d to %d cannot be read; 'penstock log verify' shows where",
+                self.definition.name, gap.first, gap.next_readable - 1,
+            )  # fmt: skip
+        self.next_sequence = self.segments[-1].next_sequence if self.segments else 0
+        self.visible_next = self.write_next = self.next_sequence
+
+    def _open_segment(self, base: int, suffixes: set[str], *, is_last: bool) -> Segment:
+        if SEALED_SUFFIX in suffixes:
+            path = self.directory / file_name(base, SEALED_SUFFIX)
+            sealed = Segment.open_sealed(self._files, path, self.key, base)
+            if sealed is not None:
+                if OPEN_SUFFIX in suffixes:
+                    self._files.remove(self.directory / file_name(base, OPEN_SUFFIX))
+                return sealed
+        if OPEN_SUFFIX not in suffixes:
+            logger.warning("stream %r: segment %d has lost its index; reading all of it", self.definition.name, base)
+            damaged, _ = Segment.open_scanned(
+                self._files, self.directory / file_name(base, SEALED_SUFFIX), self.key, base
+            )
+            damaged.sealed = True
+            return damaged
+        path = self.directory / file_name(base, OPEN_SUFFIX)
+        segment, scan = Segment.open_scanned(self._files, path, self.key, base)
+        if is_last and not scan.gaps:
+            if scan.tail_bytes:
+                logger.warning(
+                    "stream %r: cutting an unfinished write of %d bytes behind message %d",
+                    self.definition.name, scan.tail_bytes, segment.next_sequence - 1,
+                )  # fmt: skip
+                segment.truncate_tail()
+        elif not scan.gaps and not scan.tail_bytes:
+            self.to_seal.append(segment)
+        return segment
+
+    def _age_segments(self) -> None:
+        """From here on ages are counted by the monotonic clock; a wall clock that ran back counts as no age."""
+        now_s, now_ms = self._monotonic_s(), self._wall_ms()
+        for segment in self.segments:
+            segment.newest_monotonic_s = now_s - max(0, now_ms - segment.newest_arrival_ms) / 1000
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()
+
+    # -- figures ------------------------------------------------------------------------------------
+
+    @property
+    def oldest_sequence(self) -> int:
+        segments = self.segments
+        return segments[0].base if segments else self.visible_next
+
+    @property
+    def segment_size_bytes(self) -> int:
+        return min(self.definition.segment_size_bytes, self.definition.max_size_bytes)
+
+    def gaps(self) -> list[Gap]:
+        """All numbers since the oldest that cannot be read, for whatever reason."""
+        return sorted([*self.missing, *(gap for segment in self.segments for gap in segment.gaps)])
+
+    def count_from(self, start: int) -> int:
+        """How many readable messages there are from `start` on."""
+        count = self.visible_next - start
+        for gap in self.gaps():
+            count -= max(0, gap.next_readable - max(gap.first, start))
+        return count
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def fits_active_segment(self, data_bytes: int, count: int) -> bool:
+        """Whether a write of this size needs no new segment (which takes syncs, and so time)."""
+        if not self.segments or data_bytes > FRAME_DATA_BYTES_MAX:
+            return False
+        active = self.segments[-1]
+        size_bytes = active.size_bytes + frames.HEADER_BYTES + frames.body_size(count, data_bytes)
+        return self._writable(active) and size_bytes <= self.segment_size_bytes
+
+    def write(self, first_sequence: int, payloads: Sequence[Buffer], arrival_ms: int) -> Written:
+        """Write messages whose numbers were given out before; sequence numbers of failures are not used again."""
+        written: list[WrittenFrame] = []
+        sequence = first_sequence
+        self.write_next = first_sequence + len(payloads)
+        try:
+            for chunk in self._chunks(payloads):
+                header, buffers = frames.encode(self.key, sequence, arrival_ms, chunk)
+                segment = self._segment_for(header.frame_bytes, header.charged_bytes, sequence)
+                written.append(segment.append(header, buffers))
+                segment.newest_monotonic_s = self._monotonic_s()
+                self.charged_bytes += header.charged_bytes
+                sequence += len(chunk)
+        except OSError as error:
+            if self.segments:
+                self.poison(self.segments[-1], sequence)
+            return Written(written, sequence, self._failure(error))
+        return Written(written, None, None)
+
+    def poison(self, segment: Segment, sequence: int) -> None:
+        """After a failed write or sync: take back what was not acknowledged, and write nothing more here."""
+        segment.poisoned = True
+        try:
+            self.charged_bytes -= segment.cut(sequence)
+        except OSError as error:
+            logger.error("stream %r: segment %d: %s", self.definition.name, segment.base, error)
+
+    def sync(self, segment: Segment) -> None:
+        """Sync, with the poisoning that a failure demands. Raises StorageFailed."""
+        try:
+            segment.sync()
+        except OSError as error:
+            segment.poisoned = True
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> PenstockError:
+        if error.errno in DISK_FULL_ERRNOS:
+            return DiskFull("the disk is full: free some space; appends resume by themselves")
+        return StorageFailed(
+            f"the disk failed ({error.strerror or error}); the message is not stored: check the disk, then send it again"
+        )
+
+    def _chunks(self, payloads: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
+        """Split so that a frame fits in a segment and in the stream; a larger message stands alone."""
+        limit_bytes = min(FRAME_DATA_BYTES_MAX, self.segment_size_bytes - frames.HEADER_BYTES)
+        start = charged_bytes = 0
+        for position, payload in enumerate(payloads):
+            charge = len(payload) + 2 * OVERHEAD_BYTES_PER_MESSAGE
+            if position > start and charged_bytes + charge > limit_bytes:
+                yield payloads[start:position]
+                start, charged_bytes = position, 0
+            charged_bytes += charge
+        yield payloads[start:]
+
+    def _segment_for(self, frame_bytes: int, charged_bytes: int, sequence: int) -> Segment:
+        if self.definition.strategy_on_full is StrategyOnFull.OVERWRITE_OLDEST_DATA:
+            self._make_room(charged_bytes, sequence)
+        active = self.segments[-1] if self.segments else None
+        if active is None or not self._writable(active, sequence):
+            return self._roll(sequence)
+        if active.size_bytes and active.size_bytes + frame_bytes > self.segment_size_bytes:
+            return self._roll(sequence)
+        return active
+
+    def _writable(self, active: Segment, sequence: int | None = None) -> bool:
+        follows = sequence is None or active.next_sequence == sequence
+        return not (active.sealed or active.poisoned or active.gaps) and follows
+
+    def _make_room(self, charged_bytes: int, sequence: int) -> None:
+        while self.segments and self.charged_bytes + charged_bytes > self.definition.max_size_bytes:
+            if len(self.segments) == 1:
+                if self.segments[0].base == sequence:
+                    return
+                self._roll(sequence)
+            self._drop_oldest()
+
+    def _roll(self, sequence: int) -> Segment:
+        previous = self.segments[-1] if self.segments else None
+        if previous is not None and previous.base == sequence:
+            # Nothing was ever stored in it: its name is needed for the successor.
+            self.segments.pop()
+            previous.close()
+            self._files.remove(previous.path)
+            previous = None
+        segment = Segment.create(self._files, self.directory, self.key, sequence)
+        segment.newest_monotonic_s = self._monotonic_s()
+        self.segments.append(segment)
+        if previous is not None and previous.next_sequence < sequence:
+            self.missing.append(Gap(previous.next_sequence, sequence))
+        if previous is not None and self._writable(previous):
+            self.to_seal.append(previous)
+        return segment
+
+    def _drop_oldest(self) -> None:
+        segment = self.segments.pop(0)
+        if segment in self.to_seal:
+            self.to_seal.remove(segment)
+        self.charged_bytes -= segment.charged_bytes
+        self.lost_messages += segment.next_sequence - segment.base
+        self.missing = [gap for gap in self.missing if gap.next_readable > self.oldest_sequence]
+        segment.drop()
+
+    def expire(self) -> int:
+        """Drop segments whose newest message has outlived the TTL. Returns how many went."""
+        if self.definition.ttl_ms is None:
+            return 0
+        deadline_s = self._monotonic_s() - self.definition.ttl_ms / 1000
+        dropped = 0
+        while self.segments and self.segments[0].newest_monotonic_s < deadline_s:
+            if len(self.segments) == 1:
+                if self.segments[0].base == self.write_next:
+                    break
+                self._roll(self.write_next)
+            self._drop_oldest()
+            dropped += 1
+        return dropped
+
+    def shrink(self) -> int:
+        """Drop oldest segments until the stream fits a lowered maxSize or a new overwrite strategy."""
+        dropped = 0
+        while len(self.segments) > 1 and self.charged_bytes > self.definition.max_size_bytes:
+            self._drop_oldest()
+            dropped += 1
+        return dropped
+
+    def skip_to(self, sequence: int) -> None:
+        """Give out no number below `sequence` any more: they may have been given out before a power cut."""
+        if sequence > self.next_sequence:
+            self._roll(sequence)
+            self.next_sequence = self.write_next = self.visible_next = sequence
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def read(self, start: int, count_max: int, size_max_bytes: int) -> Reading:
+        """Messages from `start` on: at most `count_max`, and no more after `size_max_bytes` are reached.
+
+        Raises CorruptMessages if the first message to return is damaged.
+        """
+        messages: list[Message] = []
+        size_bytes = 0
+        sequence = max(start, self.oldest_sequence)
+        stop = min(self.visible_next, sequence + count_max)
+        while sequence < stop and size_bytes < size_max_bytes:
+            segment = self._segment_of(sequence)
+            if segment is None or segment.next_sequence <= sequence:
+                sequence = self._behind_gap(sequence)
+                stop = min(self.visible_next, sequence + count_max - len(messages))
+                continue
+            before = sequence
+            try:
+                for frame in segment.read_frames(sequence, min(stop, segment.next_sequence)):
+                    if frame.first_sequence > sequence:
+                        break
+                    taken = _messages_of(frame, sequence, stop)
+                    messages += taken
+                    size_bytes += frame.header.data_bytes
+                    sequence += len(taken)
+                    if sequence >= stop or size_bytes >= size_max_bytes:
+                        break
+            except FileNotFoundError:  # dropped since we looked
+                sequence = max(sequence, self.oldest_sequence)
+                continue
+            except (BadFrame, OSError) as error:
+                logger.error("stream %r: message %d: %s", self.definition.name, sequence, error)
+                segment.note_damage(sequence)
+            else:
+                if sequence == before:
+                    segment.note_damage(sequence)
+            gap = _gap_at(segment, sequence)
+            if gap is not None and sequence < stop:
+                if messages:
+                    break
+                raise CorruptMessages(gap.first, gap.next_readable)
+        return Reading(messages, sequence)
+
+    def locate(self, start: int, stop: int, size_max_bytes: int) -> tuple[list[FrameRun], int]:
+        """The frames of a range as bytes of files, and the number behind the last message they hold."""
+        runs: list[FrameRun] = []
+        sequence = max(start, self.oldest_sequence)
+        stop = min(stop, self.visible_next)
+        budget_bytes = size_max_bytes
+        while sequence < stop and budget_bytes > 0:
+            segment = self._segment_of(sequence)
+            if segment is None or segment.next_sequence <= sequence:
+                sequence = self._behind_gap(sequence)
+                continue
+            gap = _gap_at(segment, sequence)
+            if gap is not None:
+                sequence = gap.next_readable
+                continue
+            limit = min([stop, segment.next_sequence, *(g.first for g in segment.gaps if g.first > sequence)])
+            run, sequence = segment.locate(sequence, limit, budget_bytes)
+            runs.append(run)
+            budget_bytes -= run.end - run.begin
+        return runs, sequence
+
+    def _segment_of(self, sequence: int) -> Segment | None:
+        segments = self.segments
+        position = bisect_right(segments, sequence, key=lambda segment: segment.base) - 1
+        return segments[position] if position >= 0 else None
+
+    def _behind_gap(self, sequence: int) -> int:
+        """Where messages begin again behind a number that no segment holds."""
+        return min((s.base for s in self.segments if s.base > sequence), default=self.visible_next)
+
+
+def _messages_of(frame: Frame, start: int, stop: int) -> list[Message]:
+    first = start - frame.first_sequence
+    last = min(stop - frame.first_sequence, frame.count)
+    arrivals = frame.arrivals[first:last].tolist()
+    numbers = range(start, start + last - first)
+    return [Message(n, a, p) for n, a, p in zip(numbers, arrivals, frame.payloads(first, last))]
+
+
+def _gap_at(segment: Segment, sequence: int) -> Gap | None:
+    return next((gap for gap in segment.gaps if gap.first <= sequence < gap.next_readable), None)

@@ -1,0 +1,136 @@
+"""The server process: the store, its upkeep, and the doors, from start to a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+
+import uvloop
+
+from penstock.config import Settings, load_client_tokens
+from penstock.doors.http.access import Access, load_or_create_token
+from penstock.doors.http.app import App
+from penstock.doors.http.door import Door as HttpDoor
+from penstock.doors.streammanager.door import Door as StreamManagerDoor
+from penstock.log.store import Store
+from penstock.streams import Streams
+
+logger = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.0005
+EXPIRY_INTERVAL_S = 1.0
+GC_THRESHOLD = 50_000
+
+
+class Server:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._tokens = (
+            load_client_tokens(settings.client_tokens_file) if settings.client_tokens_file is not None else ()
+        )
+
+    async def run(self) -> None:
+        settings = self._settings
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        store = Store(
+            settings.data_dir,
+            journal_size_bytes=settings.journal_size_bytes,
+            free_space_floor_bytes=settings.free_space_floor_bytes,
+        )
+        streams = Streams(
+            store,
+            message_size_max_bytes=settings.message_size_max_bytes,
+            memory_streams_size_max_bytes=settings.memory_streams_size_max_bytes,
+            read_soft_limit_bytes=settings.read_soft_limit_bytes,
+        )
+        upkeep = asyncio.create_task(self._upkeep(streams))
+        doors = await self._open_doors(streams)
+        # What is there now stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        waiting = asyncio.create_task(stop.wait())
+        await asyncio.wait({waiting, upkeep}, return_when=asyncio.FIRST_COMPLETED)
+        logger.info("stopping")
+        await self._stop(streams, doors, upkeep)
+        waiting.cancel()
+        if not stop.is_set():
+            raise RuntimeError("the server stopped because its upkeep failed")
+
+    async def _open_doors(self, streams: Streams) -> tuple[StreamManagerDoor, HttpDoor]:
+        settings = self._settings
+        stream_manager = StreamManagerDoor(
+            streams,
+            authenticate=settings.authenticate_client,
+            client_tokens=self._tokens,
+            message_size_max_bytes=settings.message_size_max_bytes,
+            input_buffer_max_bytes=settings.input_buffer_max_bytes,
+        )
+        token = load_or_create_token(settings.data_dir)
+        http = HttpDoor(App(streams, Access([*self._tokens, token])))
+        host, port = await stream_manager.open(settings.host, settings.stream_manager_port)
+        http_host, http_port = await http.open(settings.host, settings.http_port)
+        print(f"penstock ready stream-manager={host}:{port} http={http_host}:{http_port}", flush=True)
+        return stream_manager, http
+
+    async def _stop(
+        self, streams: Streams, doors: tuple[StreamManagerDoor, HttpDoor], upkeep: asyncio.Task[None]
+    ) -> None:
+        stream_manager, http = doors
+        streams.release_waiters()
+        await stream_manager.close()
+        await http.close()
+        await streams.committer.drain()
+        upkeep.cancel()
+        await asyncio.gather(upkeep, return_exceptions=True)
+        streams.close()
+        streams.store.close()
+        logger.info("stopped; everything is synced")
+
+    async def _upkeep(self, streams: Streams) -> None:
+        """What must happen without anybody asking: background sync, sealing, expiry, watching the disk."""
+        store = streams.store
+        interval_s = self._settings.background_sync_interval_ms / 1000
+        loop = asyncio.get_running_loop()
+        next_expiry_s = loop.time()
+        while True:
+            dirty, streams.committer.dirty = streams.committer.dirty, set()
+            await asyncio.to_thread(store.sync_segments, dirty)
+            await asyncio.to_thread(store.seal_segments)
+            await asyncio.to_thread(store.check_free_space)
+            if loop.time() >= next_expiry_s:
+                await streams.expire()
+                next_expiry_s = loop.time() + EXPIRY_INTERVAL_S
+            await asyncio.sleep(interval_s)
+
+
+def _configure_logging(level: str) -> None:
+    levels = {"TRACE": "DEBUG", "WARN": "WARNING"}
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=levels.get(level, level),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+
+
+def _raise_descriptor_limit() -> None:
+    """Each active segment and each connection needs a descriptor; the usual 1,024 are few for that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal. Returns the exit code."""
+    _configure_logging(settings.log_level)
+    _raise_descriptor_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
+    uvloop.install()
+    asyncio.run(Server(settings).run())
+    return 0

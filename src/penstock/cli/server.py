@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+
+from penstock.errors import ConfigError
 
 # name, what is shown as its value, default, meaning
 FLAGS = (
@@ -60,4 +63,11 @@ def server(**flags: object) -> int:
 
     from penstock.server import run
 
-    return run(settings)
+    try:
+        return run(settings)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            raise
+        raise ConfigError(
+            f"{error.strerror}; set another with --host, --stream-manager-port or --http-port (0 = any free)"
+        ) from error

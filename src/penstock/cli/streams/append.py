@@ -61,7 +61,7 @@ def append(
                 elif numbers:
                     sys.stdout.write(f"{result}\n")
     finally:
-        if not (quiet or as_json):
+        if appended.count and not (quiet or as_json):
             click.echo(appended.summary(name), err=True)
     if failures:
         raise failures[0]
@@ -78,8 +78,6 @@ class _Appended:
         self.count += 1
 
     def summary(self, name: str) -> str:
-        if self.count == 0:
-            return f"appended nothing to {name}"
         if self.count == 1:
             return f"appended 1 message to {name} (sequence number {self.first})"
         return f"appended {self.count:,} messages to {name} (sequence numbers {self.first} to {self.last})"
@@ -112,13 +110,13 @@ def _payloads(messages: tuple[str, ...], delimiter: bytes, raw: bool) -> Iterabl
     return [os_bytes(message) for message in messages]
 
 
-def split_messages(descriptor: int, delimiter: bytes) -> Iterator[bytes | None]:
+def split_messages(descriptor: int, delimiter: bytes, read_bytes: int = READ_BYTES) -> Iterator[bytes | None]:
     """Messages as they come; None before every wait, so that what was read is sent rather than held."""
     buffer = bytearray()
     while True:
         if not select.select([descriptor], [], [], 0)[0]:
             yield None
-        chunk = os.read(descriptor, READ_BYTES)
+        chunk = os.read(descriptor, read_bytes)
         if not chunk:
             break
         # Only what is new can hold the delimiter: a large message is not searched again and again.

@@ -120,6 +120,15 @@ def test_a_reader_that_does_not_read(server: ServerProcess, persistence: int) ->
         # It reads after all: nothing was dropped.
         for _ in range(3):
             assert len(lazy.receive()[1]["messages"]) == 16
+
+
+def test_a_reader_that_does_not_read_cannot_keep_the_server_from_stopping(server: ServerProcess) -> None:
+    with RawClient(server.port) as lazy:
+        lazy.create("large")
+        for _ in range(16):
+            lazy.append("large", bytes(MIB))
+        lazy.send(Op.READ, streamName="large", readMessagesOptions={"minMessageCount": 16})
+        lazy.receive_exactly(5)
         server.stop()
 
 

@@ -26,7 +26,7 @@ def _others_do_not_notice(shared_server: ServerProcess) -> Iterator[None]:
 
 @pytest.mark.parametrize("length", [0, -1, -(2**31), FRAME_LENGTH_MAX + 1, 2**31 - 1])
 def test_impossible_length(raw: RawClient, length: int) -> None:
-    raw.send_bytes(length.to_bytes(4, "big", signed=True) + b"\x04")
+    raw.send_bytes(length.to_bytes(4, "big", signed=True))
     raw.assert_closed_cleanly()
 
 
@@ -88,6 +88,28 @@ def test_answers_that_came_before_the_bad_frame_are_delivered(raw: RawClient, na
     raw.send_bytes(good * 3 + frame(Op.LIST, b"\xff"))
     assert [raw.receive()[1]["sequenceNumber"] for _ in range(3)] == [0, 1, 2]
     raw.assert_closed_cleanly()
+
+
+def test_bad_frames_cost_others_no_answers(shared_server: ServerProcess, raw: RawClient, name: str) -> None:
+    """Appends of all clients share a write: one that has hung up must not spoil it for the rest."""
+    raw.create(name)
+    append = frame(Op.APPEND, cbor2.dumps({"requestId": "r", "name": name, "payload": b"x"}))
+    waiting_read = frame(
+        Op.READ,
+        cbor2.dumps(
+            {
+                "requestId": "r",
+                "streamName": name,
+                "readMessagesOptions": {"desiredStartSequenceNumber": 10**6, "readTimeoutMillis": 60000},
+            }
+        ),
+    )
+    for _ in range(50):
+        with RawClient(shared_server.port) as bad, RawClient(shared_server.port) as good:
+            bad.send_bytes(waiting_read + append * 3 + frame(Op.LIST, b"\xff"))
+            good.send_bytes(append * 3)
+            numbers = [good.receive()[1]["sequenceNumber"] for _ in range(3)]
+            assert numbers == sorted(numbers)
 
 
 @pytest.mark.parametrize(

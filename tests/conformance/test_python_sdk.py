@@ -13,6 +13,8 @@ import pytest
 from conformance.sdk import EXPECTED_SDK_VERSION, sdk
 from harness import ServerProcess
 
+# The SDK leaves its sockets to the garbage collector when it reconnects or is refused.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 # Nothing outside the SDK shows that a request has left it, so tests that need it to wait give it this long.
 REQUEST_LEAVES_S = 0.3
 

@@ -19,9 +19,10 @@ def test_listed_token(server_with_tokens: ServerProcess, token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "token", [None, "", " ", "first-toke", "first-token2", "first-token\n", "FIRST-TOKEN", "ü"]
+    "token",
+    [None, "", " ", "first-toke", "first-token2", "first-token\n", "FIRST-TOKEN", "ü", 7, ["first-token"]],
 )
-def test_anything_else_is_unauthorized(server_with_tokens: ServerProcess, token: str | None) -> None:
+def test_anything_else_is_unauthorized(server_with_tokens: ServerProcess, token: object) -> None:
     with RawClient(server_with_tokens.port, connect=False) as client:
         response = client.handshake(authToken=token)
         assert response["status"] == Status.UNAUTHORIZED

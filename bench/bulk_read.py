@@ -60,12 +60,12 @@ class BulkReader:
     def __init__(self, address: Address, token: str, stream: str) -> None:
         self._http = http.client.HTTPConnection(*address, timeout=30)
         self._headers = {"Authorization": f"Bearer {token}"}
-        self._path = f"/v1/streams/{stream}/frames"
+        self._path = f"/v1/frames?stream={stream}"
         self.buffer = bytearray(4 * CHUNK_BYTES)
 
     def read(self, first_sequence: int) -> memoryview:
         """Whole frames from `first_sequence` on, in the reader's own buffer; empty at the end."""
-        query = f"?from={first_sequence}&max_bytes={CHUNK_BYTES}"
+        query = f"&from={first_sequence}&max_bytes={CHUNK_BYTES}"
         self._http.request("GET", self._path + query, headers=self._headers)
         response = self._http.getresponse()
         if response.status == 204:

@@ -29,6 +29,10 @@ INLINE_WRITE_BYTES_MAX = 128 * 1024
 INLINE_SYNC_BYTES_MAX = 64 * 1024
 INLINE_SHORT_S = 0.002
 INLINE_AFTER = 32
+GATHER_TURNS_MAX = 4
+
+
+_NOTHING_WRITTEN = Written([], None, None)
 
 
 class AppendSink(Protocol):
@@ -56,7 +60,7 @@ class Pace:
 class Batch:
     """Messages of one stream that are committed together."""
 
-    __slots__ = ("data_bytes", "durable", "first_sequence", "payloads", "stream", "waiting", "written")
+    __slots__ = ("data_bytes", "first_sequence", "payloads", "stream", "waiting", "written")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -64,8 +68,7 @@ class Batch:
         self.payloads: list[Buffer] = []
         self.waiting: list[tuple[AppendSink, int, PenstockError | None]] = []
         self.data_bytes = 0
-        self.durable = False
-        self.written = Written([], None, None)
+        self.written = _NOTHING_WRITTEN
 
     @property
     def charged_bytes(self) -> int:
@@ -122,14 +125,14 @@ class Committer:
         self._staged: dict[Stream, Batch] = {}
         self._calls: list[_Call] = []
         self._turn_due = False
-        # A write changes a stream's size from its own thread; admission counts with the size before it instead.
-        self._settled_bytes: dict[Stream, int] = {}
+        self._settle_all()
         self._being_written: dict[Stream, Batch] = {}
         self._writing = False
         self._write_pace = Pace()
         self._write_thread = ThreadPoolExecutor(1, "penstock-write")
         self._unsynced: list[Batch] = []
         self._syncing = False
+        self._gathering = False
         self._sync_pace = Pace()
         self._sync_thread = ThreadPoolExecutor(1, "penstock-sync")
         self._idle = asyncio.Event()
@@ -140,14 +143,16 @@ class Committer:
 
     def append(self, stream: Stream, payloads: Sequence[Buffer], data_bytes: int, sink: AppendSink) -> None:
         """Give the messages the next numbers and see that they are stored. Admission was checked before."""
+        count = len(payloads)
         batch = self._staged.get(stream)
         if batch is None:
             batch = self._staged[stream] = Batch(stream)
         batch.payloads += payloads
-        batch.waiting.append((sink, len(payloads), None))
+        batch.waiting.append((sink, count, None))
         batch.data_bytes += data_bytes
-        stream.next_sequence += len(payloads)
-        self._schedule()
+        stream.next_sequence += count
+        if not self._turn_due and not self._writing:
+            self._schedule()
 
     def refuse(self, stream: Stream, sink: AppendSink, refusal: PenstockError) -> None:
         """A message is not taken; its sink hears of it in its turn, behind those it sent before."""
@@ -159,11 +164,8 @@ class Committer:
 
     def used_bytes(self, stream: Stream) -> int:
         """What the stream will hold when everything accepted so far is written."""
-        settled_bytes = self._settled_bytes.get(stream)
-        if settled_bytes is None:
-            settled_bytes = self._settled_bytes[stream] = stream.charged_bytes
         unwritten = (self._staged.get(stream), self._being_written.get(stream))
-        return settled_bytes + sum(batch.charged_bytes for batch in unwritten if batch is not None)
+        return stream.settled_bytes + sum(batch.charged_bytes for batch in unwritten if batch is not None)
 
     async def call(self, work: Callable[[], Any]) -> Any:
         """Run something that changes streams, after all that was appended before, with no write beside it."""
@@ -194,30 +196,44 @@ class Committer:
         self._being_written, self._staged = self._staged, {}
         batches = list(self._being_written.values())
         calls, self._calls = self._calls, []
-        if not calls and self._may_write_inline(batches):
-            self._write(batches)
-            self._after_write(batches)
-            return
+        if not calls and self._write_pace.fast:
+            batches = self._write_inline(batches)
+            if not batches:
+                self._being_written = {}
+                return
         self._writing = True
         done = self._loop.run_in_executor(self._write_thread, self._write_and_call, batches, calls)
         done.add_done_callback(partial(self._write_finished, batches, calls))
 
-    def _may_write_inline(self, batches: list[Batch]) -> bool:
-        if not self._write_pace.fast or sum(batch.data_bytes for batch in batches) > INLINE_WRITE_BYTES_MAX:
-            return False
-        return all(
-            batch.stream.fits_active_segment(batch.data_bytes, len(batch.payloads))
-            and not self._store.needs_reserve(batch.stream, batch.stream.next_sequence)
-            for batch in batches
-        )
+    def _write_inline(self, batches: list[Batch]) -> list[Batch]:
+        """Write what is small and needs no new segment at once; returns what is left for the thread."""
+        arrival_ms = time.time_ns() // 1_000_000
+        started_s = time.monotonic()
+        budget_bytes = INLINE_WRITE_BYTES_MAX
+        left: list[Batch] = []
+        done: list[Batch] = []
+        for batch in batches:
+            budget_bytes -= batch.data_bytes
+            written = None
+            if budget_bytes >= 0:
+                written = batch.stream.write_fitting(
+                    batch.first_sequence, batch.payloads, batch.data_bytes, arrival_ms
+                )
+            if written is None:
+                left.append(batch)
+            else:
+                batch.written = written
+                done.append(batch)
+        if done:
+            self._write_pace.note((time.monotonic() - started_s) / len(done))
+            self._after_write(done)
+        return left
 
     def _write(self, batches: list[Batch]) -> None:
         arrival_ms = time.time_ns() // 1_000_000
         started_s = time.monotonic()
         for batch in batches:
             stream = batch.stream
-            definition = stream.definition
-            batch.durable = definition.flush_on_write and definition.persistence is Persistence.FILE
             try:
                 self._store.reserve(stream, batch.first_sequence + len(batch.payloads))
             except PenstockError as error:
@@ -236,29 +252,46 @@ class Committer:
         done.result()
         self._writing = False
         if calls:
-            self._settled_bytes.clear()
+            self._settle_all()
         self._after_write(batches)
         for call in calls:
             call.settle()
         if self._staged or self._calls:
             self._schedule()
 
+    def _settle_all(self) -> None:
+        """Sizes and rules may have changed: admission must look at them again."""
+        for stream in self._store.streams.values():
+            stream.settled_bytes = stream.charged_bytes
+            stream.room_bytes = 0
+
     def _after_write(self, batches: list[Batch]) -> None:
-        self._being_written = {}
         for batch in batches:
             stream = batch.stream
-            self._settled_bytes[stream] = stream.charged_bytes
-            if batch.durable and batch.written.frames:
-                self._unsynced.append(batch)
-            else:
-                if stream.definition.persistence is Persistence.FILE:
-                    self.dirty.update(frame.segment for frame in batch.written.frames)
-                self._publish(batch, batch.written.failed_from, batch.written.error)
-        if self._unsynced:
-            self._sync_turn()
+            del self._being_written[stream]
+            stream.settled_bytes = stream.charged_bytes
+            written_frames = batch.written.frames
+            definition = stream.definition
+            if definition.persistence is Persistence.FILE and written_frames:
+                if definition.flush_on_write:
+                    self._unsynced.append(batch)
+                    continue
+                for frame in written_frames:
+                    self.dirty.add(frame.segment)
+            self._publish(batch, batch.written.failed_from, batch.written.error)
+        if self._unsynced and not self._syncing and not self._gathering:
+            self._gather(0, 0)
         self._note_idle()
 
     # -- syncing ------------------------------------------------------------------------------------
+
+    def _gather(self, turns: int, before: int) -> None:
+        """Put the sync off for a turn of the loop as long as more keeps coming to share it."""
+        self._gathering = len(self._unsynced) > before and turns < GATHER_TURNS_MAX
+        if self._gathering:
+            self._loop.call_soon(self._gather, turns + 1, len(self._unsynced))
+        else:
+            self._sync_turn()
 
     def _sync_turn(self) -> None:
         if self._syncing or not self._unsynced:
@@ -296,7 +329,9 @@ class Committer:
                 failures[segment] = error
         return failures
 
-    def _sync_finished(self, batches: list[Batch], done: asyncio.Future[dict[Segment, PenstockError]]) -> None:
+    def _sync_finished(
+        self, batches: list[Batch], done: asyncio.Future[dict[Segment, PenstockError]]
+    ) -> None:
         self._syncing = False
         self._after_sync(batches, done.result())
         self._sync_turn()
@@ -326,7 +361,7 @@ class Committer:
             self._idle.set()
 
 
-def _first_failure(written: list[WrittenFrame], failures: dict[Segment, PenstockError]) -> WrittenFrame | None:
+def _first_failure(
+    written: list[WrittenFrame], failures: dict[Segment, PenstockError]
+) -> WrittenFrame | None:
     return next((frame for frame in written if frame.segment in failures), None) if failures else None
-
-

@@ -46,7 +46,9 @@ T = TypeVar("T")
 
 READ_THREADS = 4
 RESPONSE_BYTES_MAX = 2**30
-MESSAGE_ENVELOPE_BYTES = 128  # more than what a message's other fields take in a response, its stream's name aside
+MESSAGE_ENVELOPE_BYTES = (
+    128  # more than what a message's other fields take in a response, its stream's name aside
+)
 
 
 class _Waiter:
@@ -174,9 +176,18 @@ class Streams:
             sink.append_failed(len(payloads), StreamNotFound(f"the message stream {name} does not exist"))
             return
         data_bytes = sum(map(len, payloads))
-        if self._refusal(stream, data_bytes + len(payloads) * OVERHEAD_BYTES_PER_MESSAGE) is None:
-            self.committer.append(stream, payloads, data_bytes, sink)
-            return
+        charge_bytes = data_bytes + len(payloads) * OVERHEAD_BYTES_PER_MESSAGE
+        if charge_bytes > stream.room_bytes or self.store.disk_full:
+            if self._refusal(stream, charge_bytes) is not None:
+                self._append_singly(stream, payloads, sink)
+                return
+            stream.room_bytes = self._room_bytes(stream)
+        stream.room_bytes -= charge_bytes
+        self.committer.append(stream, payloads, data_bytes, sink)
+
+    def _append_singly(self, stream: Stream, payloads: Sequence[Buffer], sink: AppendSink) -> None:
+        """There is no room for all: take as many as there is room for."""
+        stream.room_bytes = 0
         for payload in payloads:
             refusal = self._refusal(stream, charge_of(payload))
             if refusal is None:
@@ -189,7 +200,9 @@ class Streams:
         definition = stream.definition
         payload_bytes = charge_bytes - OVERHEAD_BYTES_PER_MESSAGE
         if payload_bytes > self._message_size_max_bytes or charge_bytes > definition.max_size_bytes:
-            limit_bytes = min(self._message_size_max_bytes, definition.max_size_bytes - OVERHEAD_BYTES_PER_MESSAGE)
+            limit_bytes = min(
+                self._message_size_max_bytes, definition.max_size_bytes - OVERHEAD_BYTES_PER_MESSAGE
+            )
             return MessageTooLarge(
                 f"a message of {payload_bytes} bytes does not fit: stream {definition.name} takes at most "
                 f"{limit_bytes}; split it, or raise maxSize or PENSTOCK_MESSAGE_SIZE_MAX_BYTES"
@@ -212,6 +225,16 @@ class Streams:
                     "bytes): raise maxSize, set a TTL, or choose OverwriteOldestData"
                 )
         return None
+
+    def _room_bytes(self, stream: Stream) -> int:
+        """How much the stream certainly takes before its rules must be looked at again."""
+        definition = stream.definition
+        if definition.persistence is Persistence.MEMORY:
+            return 0
+        message_bytes = min(self._message_size_max_bytes, definition.max_size_bytes)
+        if definition.strategy_on_full is StrategyOnFull.OVERWRITE_OLDEST_DATA:
+            return message_bytes
+        return min(message_bytes, definition.max_size_bytes - self.committer.used_bytes(stream))
 
     def _memory_in_use(self) -> int:
         return sum(
@@ -267,7 +290,12 @@ class Streams:
         return result
 
     def _read(
-        self, stream: Stream, start: int, min_count: int, max_count: int, convert: Callable[[list[Message]], T]
+        self,
+        stream: Stream,
+        start: int,
+        min_count: int,
+        max_count: int,
+        convert: Callable[[list[Message]], T],
     ) -> T | None:
         """None when messages went away between the look and the read."""
         messages: list[Message] = []

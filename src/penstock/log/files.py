@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Protocol, Union
+from typing import Protocol, TypeAlias
 
-Buffer = Union[bytes, bytearray, memoryview]
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 IOV_MAX = 1024
 
@@ -53,18 +53,16 @@ class Files(Protocol):
     def free_bytes(self, path: Path) -> int: ...
 
 
-def write_all(descriptor: int, buffers: list[Buffer], offset: int, flags: int) -> None:
-    """`pwritev` until everything is written: a short write is not an error, only an invitation to go on."""
-    pending = [memoryview(b) for b in buffers if len(b)]
-    while pending:
-        written = os.pwritev(descriptor, pending[:IOV_MAX], offset, flags)
-        if written == 0:
+def write_rest(descriptor: int, buffers: list[Buffer], offset: int, written_bytes: int, flags: int) -> None:
+    """Go on where `pwritev` stopped: a short write is not an error, only an invitation to go on."""
+    rest = memoryview(b"".join(buffers))[written_bytes:]
+    offset += written_bytes
+    while rest:
+        written_bytes = os.pwritev(descriptor, [rest], offset, flags)
+        if written_bytes == 0:
             raise OSError(errno.EIO, "write made no progress")
-        offset += written
-        while pending and written >= len(pending[0]):
-            written -= len(pending.pop(0))
-        if written:
-            pending[0] = pending[0][written:]
+        rest = rest[written_bytes:]
+        offset += written_bytes
 
 
 class OsFile:
@@ -73,10 +71,9 @@ class OsFile:
 
     def write_at(self, buffers: list[Buffer], offset: int, *, sync: bool = False) -> None:
         flags = os.RWF_DSYNC if sync else 0
-        total_bytes = sum(map(len, buffers))
-        if len(buffers) <= IOV_MAX and os.pwritev(self._descriptor, buffers, offset, flags) == total_bytes:
-            return
-        write_all(self._descriptor, buffers, offset, flags)
+        written_bytes = os.pwritev(self._descriptor, buffers[:IOV_MAX], offset, flags)
+        if written_bytes != sum(map(len, buffers)):
+            write_rest(self._descriptor, buffers, offset, written_bytes, flags)
 
     def read_at(self, size_bytes: int, offset: int) -> bytes:
         data = os.pread(self._descriptor, size_bytes, offset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -37,7 +37,7 @@ class Header(NamedTuple):
     first_sequence: int
     message_count: int
     data_bytes: int
-    body_bytes: int
+    frame_bytes: int
     body_checksum: int
     newest_arrival_ms: int
 
@@ -46,8 +46,8 @@ class Header(NamedTuple):
         return self.first_sequence + self.message_count
 
     @property
-    def frame_bytes(self) -> int:
-        return HEADER_BYTES + self.body_bytes
+    def body_bytes(self) -> int:
+        return self.frame_bytes - HEADER_BYTES
 
     @property
     def charged_bytes(self) -> int:
@@ -73,6 +73,8 @@ def encode(
 ) -> tuple[Header, list[Buffer]]:
     """The frame of `payloads`, as buffers to write one after the other. One arrival time may serve for all."""
     count = len(payloads)
+    if count == 1 and isinstance(arrivals_ms, int):
+        return _encode_single(stream_key, first_sequence, arrivals_ms, payloads[0])
     if isinstance(arrivals_ms, int):
         newest_arrival_ms = arrivals_ms
         arrivals = arrivals_ms.to_bytes(8, "little", signed=True) * count
@@ -83,29 +85,35 @@ def encode(
     data_bytes = offsets[-1]
     columns_padding = bytes(_data_start(count) - 8 * count - 4 * (count + 1))
     body = b"".join((arrivals, offsets.tobytes(), columns_padding, *payloads, bytes(_padding(data_bytes))))
-    header = Header(
-        stream_key, first_sequence, count, data_bytes, len(body), crc32c(body), newest_arrival_ms
-    )
-    return header, [_encode_header(header), body]
+    return _with_header(stream_key, first_sequence, count, data_bytes, body, newest_arrival_ms)
 
 
-def _encode_header(header: Header) -> bytes:
+_SINGLE_COLUMNS = struct.Struct("<qii")
+
+
+def _encode_single(
+    stream_key: int, first_sequence: int, arrival_ms: int, payload: Buffer
+) -> tuple[Header, list[Buffer]]:
+    """A frame of one message, as above but without arrays: the usual frame where clients wait for each answer."""
+    data_bytes = len(payload)
+    columns = _SINGLE_COLUMNS.pack(arrival_ms, 0, data_bytes)
+    body = b"".join((columns, payload, bytes(-data_bytes % ALIGNMENT_BYTES)))
+    return _with_header(stream_key, first_sequence, 1, data_bytes, body, arrival_ms)
+
+
+def _with_header(
+    stream_key: int, first_sequence: int, count: int, data_bytes: int, body: bytes, newest_arrival_ms: int
+) -> tuple[Header, list[Buffer]]:
+    body_bytes = len(body)
+    checksum = crc32c(body)
     fields = _FIELDS.pack(
-        MAGIC,
-        VERSION,
-        0,
-        HEADER_BYTES,
-        header.stream_key,
-        header.first_sequence,
-        header.message_count,
-        header.data_bytes,
-        header.body_bytes,
-        header.body_checksum,
-        header.newest_arrival_ms,
-        0,
-        0,
+        MAGIC, VERSION, 0, HEADER_BYTES,
+        stream_key, first_sequence, count, data_bytes, body_bytes, checksum, newest_arrival_ms, 0, 0,
+    )  # fmt: skip
+    header = Header(
+        stream_key, first_sequence, count, data_bytes, HEADER_BYTES + body_bytes, checksum, newest_arrival_ms
     )
-    return fields + _CHECKSUM.pack(crc32c(fields))
+    return header, [fields + _CHECKSUM.pack(crc32c(fields)), body]
 
 
 def decode_header(buffer: Buffer, offset: int = 0) -> Header:
@@ -118,8 +126,22 @@ def decode_header(buffer: Buffer, offset: int = 0) -> Header:
     (checksum,) = _CHECKSUM.unpack_from(buffer, offset + _FIELDS.size)
     if crc32c(fields) != checksum:
         raise BadFrame("header checksum differs")
-    _, version, flags, header_bytes, *rest = _FIELDS.unpack(fields)
-    header = Header(*rest[:7])
+    (
+        _,
+        version,
+        flags,
+        header_bytes,
+        key,
+        first,
+        count,
+        data_bytes,
+        body_bytes,
+        body_checksum,
+        newest,
+        _,
+        _,
+    ) = _FIELDS.unpack(fields)
+    header = Header(key, first, count, data_bytes, HEADER_BYTES + body_bytes, body_checksum, newest)
     if version != VERSION or header_bytes != HEADER_BYTES or flags:
         raise BadFrame(f"frame version {version}, flags {flags} were written by a newer Penstock")
     if (
@@ -168,7 +190,7 @@ class Frame:
         offsets = self.offsets[start : stop + 1].tolist()
         base = offsets[0]
         data = bytes(self.data[base : offsets[-1]])
-        return [data[a - base : b - base] for a, b in zip(offsets, offsets[1:])]
+        return [data[a - base : b - base] for a, b in pairwise(offsets)]
 
 
 def decode(buffer: Buffer, offset: int = 0) -> Frame:

@@ -20,7 +20,9 @@ from penstock.log.segment import Segment, WrittenFrame
 
 MAGIC = b"PSJ1"
 VERSION = 1
-BLOCK_ALIGNMENT_BYTES = 4096  # a block never shares a page with an older one, so a torn write harms only itself
+BLOCK_ALIGNMENT_BYTES = (
+    4096  # a block never shares a page with an older one, so a torn write harms only itself
+)
 BLOCK_BYTES_MAX = 256 * 1024
 
 # magic, version, block number, entry count, body bytes, body checksum; then the checksum of these
@@ -83,7 +85,7 @@ class Journal:
     def write(self, written: Sequence[WrittenFrame]) -> None:
         """Make the frames durable. Only after `accepts`. Raises OSError; then the journal is out of use."""
         block = self._encode(written)
-        size_bytes = sum(map(len, block))
+        size_bytes = _BLOCK_BYTES + len(block[1])
         half = self._halves[self._active]
         if half.file is not None and half.position + size_bytes > self._half_bytes:
             self._active = 1 - self._active
@@ -103,22 +105,16 @@ class Journal:
             frame.segment.durable_bytes = max(frame.segment.durable_bytes, frame.end)
 
     def _encode(self, written: Sequence[WrittenFrame]) -> list[Buffer]:
-        body: list[Buffer] = []
-        checksum = 0
+        pieces: list[Buffer] = []
         for frame in written:
-            entry = (
-                _ENTRY.pack(
-                    frame.segment.stream_key, frame.segment.base, frame.offset, frame.header.frame_bytes
-                ),
-                *frame.buffers,
+            segment = frame.segment
+            pieces.append(
+                _ENTRY.pack(segment.stream_key, segment.base, frame.offset, frame.header.frame_bytes)
             )
-            for buffer in entry:
-                checksum = crc32c(buffer, checksum)
-            body += entry
-        fields = _BLOCK.pack(
-            MAGIC, VERSION, self._next_block, len(written), sum(map(len, body)), checksum
-        )
-        return [fields + _CHECKSUM.pack(crc32c(fields)), *body]
+            pieces += frame.buffers
+        body = b"".join(pieces)
+        fields = _BLOCK.pack(MAGIC, VERSION, self._next_block, len(written), len(body), crc32c(body))
+        return [fields + _CHECKSUM.pack(crc32c(fields)), body]
 
     def _prepare(self, path: Path) -> File:
         """Every block written and allocated beforehand, so that a sync later has no metadata to write."""

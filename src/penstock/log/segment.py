@@ -204,16 +204,17 @@ class Segment:
 
     def append(self, header: Header, buffers: list[Buffer]) -> WrittenFrame:
         content = self._content
-        assert content.file is not None
-        assert content.first_sequences is not None
+        file, first_sequences = content.file, content.first_sequences
+        assert file is not None and first_sequences is not None  # noqa: PT018
         offset = content.size_bytes
-        content.file.write_at(buffers, offset)
+        file.write_at(buffers, offset)
         content.offsets.append(offset)
-        content.first_sequences.append(header.first_sequence)
+        first_sequences.append(header.first_sequence)
         content.size_bytes = offset + header.frame_bytes
         self.charged_bytes += header.charged_bytes
-        self.newest_arrival_ms = max(self.newest_arrival_ms, header.newest_arrival_ms)
-        self.next_sequence = header.next_sequence
+        if header.newest_arrival_ms > self.newest_arrival_ms:
+            self.newest_arrival_ms = header.newest_arrival_ms
+        self.next_sequence = header.first_sequence + header.message_count
         return WrittenFrame(self, offset, header, buffers)
 
     def sync(self) -> None:
@@ -398,7 +399,10 @@ class Segment:
     def _read_trailer(self, file: File) -> _Trailer | None:
         size_bytes = file.size_bytes()
         raw = file.read_at(_TRAILER_BYTES, max(size_bytes - _TRAILER_BYTES, 0))
-        if len(raw) < _TRAILER_BYTES or crc32c(raw[: _TRAILER.size]) != _CHECKSUM.unpack_from(raw, _TRAILER.size)[0]:
+        if (
+            len(raw) < _TRAILER_BYTES
+            or crc32c(raw[: _TRAILER.size]) != _CHECKSUM.unpack_from(raw, _TRAILER.size)[0]
+        ):
             return None
         trailer = _Trailer(*_TRAILER.unpack_from(raw))
         expected = (FOOTER_MAGIC, FOOTER_VERSION, self.stream_key, self.base)

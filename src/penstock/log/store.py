@@ -17,7 +17,7 @@ from penstock.log.files import Files, MemoryFiles, OsFiles
 from penstock.log.journal import Journal
 from penstock.log.segment import OPEN_SUFFIX, Segment, file_name
 from penstock.log.stream import Stream
-from penstock.model import ExportStatus, Persistence, StreamDefinition
+from penstock.model import INT64_MAX, ExportStatus, Persistence, StreamDefinition
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,6 @@ class Store:
         self._free_space_floor_bytes = free_space_floor_bytes
         self._boot_id = boot_id if boot_id is not None else read_boot_id()
         self._clocks = (monotonic_s, wall_ms)
-        self._reserved_next: dict[int, int] = {}
         self._files.make_directory(data_dir / "streams")
         self._files.sync_directory(data_dir)
         self._lock_descriptor = _lock(data_dir)
@@ -112,7 +111,7 @@ class Store:
             # A number that a client or a destination has seen must not come again for another message.
             reserved = stored.reserved_next if lost_cache or not stream.segments else 0
             stream.skip_to(max(exported + 1, reserved))
-        self._reserved_next[stored.key] = stored.reserved_next
+        stream.reserved_next = self._reserve_limit(stored.definition, stored.reserved_next)
         self.streams[stored.definition.name] = stream
         self.statuses[stored.definition.name] = statuses
 
@@ -156,7 +155,7 @@ class Store:
         statuses = {export.identifier: ExportStatus(export.identifier) for export in definition.exports}
         reserved_next = 0 if definition.flush_on_write else RESERVE_MESSAGES
         self.catalog.put_stream(key, definition, reserved_next, statuses.values())
-        self._reserved_next[key] = reserved_next
+        stream.reserved_next = self._reserve_limit(definition, reserved_next)
         self.streams[definition.name] = stream
         self.statuses[definition.name] = statuses
         return stream
@@ -166,6 +165,7 @@ class Store:
     ) -> None:
         self.catalog.put_stream(stream.key, definition, 0, statuses.values())
         stream.definition = definition
+        stream.reserved_next = self._reserve_limit(definition, 0)
         self.statuses[definition.name] = statuses
         stream.expire()
         stream.shrink()
@@ -174,7 +174,6 @@ class Store:
         self.catalog.remove_stream(stream.key)
         name = stream.definition.name
         del self.streams[name], self.statuses[name]
-        self._reserved_next.pop(stream.key, None)
         stream.to_seal.clear()
         stream.close()
         if stream.definition.persistence is Persistence.FILE:
@@ -182,21 +181,22 @@ class Store:
 
     # -- numbers ------------------------------------------------------------------------------------
 
-    def needs_reserve(self, stream: Stream, next_sequence: int) -> bool:
-        definition = stream.definition
-        if definition.flush_on_write or definition.persistence is Persistence.MEMORY:
-            return False
-        return next_sequence > self._reserved_next[stream.key]
+    def _reserve_limit(self, definition: StreamDefinition, reserved_next: int) -> int:
+        unlimited = definition.flush_on_write or definition.persistence is Persistence.MEMORY
+        return INT64_MAX if unlimited else reserved_next
 
     def reserve(self, stream: Stream, next_sequence: int) -> None:
         """Remember durably which numbers may be given out without a sync, so that none is given out twice."""
-        if self.needs_reserve(stream, next_sequence):
-            reserved_next = next_sequence + RESERVE_MESSAGES
-            try:
-                self.catalog.reserve(stream.key, reserved_next)
-            except sqlite3.Error as error:
-                raise StorageFailed(f"the catalog failed ({error}): check the disk, then send the message again") from error
-            self._reserved_next[stream.key] = reserved_next
+        if next_sequence <= stream.reserved_next:
+            return
+        reserved_next = next_sequence + RESERVE_MESSAGES
+        try:
+            self.catalog.reserve(stream.key, reserved_next)
+        except sqlite3.Error as error:
+            raise StorageFailed(
+                f"the catalog failed ({error}): check the disk, then send the message again"
+            ) from error
+        stream.reserved_next = reserved_next
 
     # -- upkeep -------------------------------------------------------------------------------------
 
@@ -204,7 +204,9 @@ class Store:
         self.free_bytes = self._files.free_bytes(self.data_dir)
         full = self.free_bytes < self._free_space_floor_bytes
         if full != self.disk_full:
-            state = "below the floor, appends are refused" if full else "above the floor again, appends resume"
+            state = (
+                "below the floor, appends are refused" if full else "above the floor again, appends resume"
+            )
             logger.warning("free space %d bytes: %s", self.free_bytes, state)
         self.disk_full = full
 

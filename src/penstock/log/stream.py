@@ -10,6 +10,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from penstock.log.segment import (
     base_of,
     file_name,
 )
-from penstock.model import Message, StrategyOnFull, StreamDefinition
+from penstock.model import INT64_MAX, Message, StrategyOnFull, StreamDefinition
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,12 @@ class Stream:
         self.definition = definition
         self.segments: list[Segment] = []
         self.charged_bytes = 0
+        self.settled_bytes = 0  # charged_bytes when the last write ended, for threads that do not write
+        self.room_bytes = 0  # what may be appended before the stream's rules must be looked at again
         self.missing: list[Gap] = []  # numbers between segments that no segment holds
+        self.reserved_next = (
+            INT64_MAX  # numbers from here on must be reserved in the catalog before they are used
+        )
         self.next_sequence = 0  # the next number to be given out
         self.write_next = 0  # the next number to be written
         self.visible_next = 0  # readers see messages before this
@@ -97,7 +103,7 @@ class Stream:
         last = max(bases, default=-1)
         for base in sorted(bases):
             self.segments.append(self._open_segment(base, bases[base], is_last=base == last))
-        for earlier, later in zip(self.segments, self.segments[1:]):
+        for earlier, later in pairwise(self.segments):
             if earlier.next_sequence < later.base:
                 self.missing.append(Gap(earlier.next_sequence, later.base))
         self._age_segments()
@@ -119,7 +125,9 @@ class Stream:
                     self._files.remove(self.directory / file_name(base, OPEN_SUFFIX))
                 return sealed
         if OPEN_SUFFIX not in suffixes:
-            logger.warning("stream %r: segment %d has lost its index; reading all of it", self.definition.name, base)
+            logger.warning(
+                "stream %r: segment %d has lost its index; reading all of it", self.definition.name, base
+            )
             damaged, _ = Segment.open_scanned(
                 self._files, self.directory / file_name(base, SEALED_SUFFIX), self.key, base
             )
@@ -156,8 +164,14 @@ class Stream:
         return segments[0].base if segments else self.visible_next
 
     @property
-    def segment_size_bytes(self) -> int:
-        return min(self.definition.segment_size_bytes, self.definition.max_size_bytes)
+    def definition(self) -> StreamDefinition:
+        return self._definition
+
+    @definition.setter
+    def definition(self, definition: StreamDefinition) -> None:
+        self._definition = definition
+        self.segment_size_bytes = min(definition.segment_size_bytes, definition.max_size_bytes)
+        self._overwrites = definition.strategy_on_full is StrategyOnFull.OVERWRITE_OLDEST_DATA
 
     def gaps(self) -> list[Gap]:
         """All numbers since the oldest that cannot be read, for whatever reason."""
@@ -172,13 +186,31 @@ class Stream:
 
     # -- writing ------------------------------------------------------------------------------------
 
-    def fits_active_segment(self, data_bytes: int, count: int) -> bool:
-        """Whether a write of this size needs no new segment (which takes syncs, and so time)."""
-        if not self.segments or data_bytes > FRAME_DATA_BYTES_MAX:
-            return False
+    def write_fitting(
+        self, first_sequence: int, payloads: Sequence[Buffer], data_bytes: int, arrival_ms: int
+    ) -> Written | None:
+        """As `write`, for the usual case: one frame for which the active segment has room. None if it is not."""
+        write_next = first_sequence + len(payloads)
+        if not self.segments or data_bytes > FRAME_DATA_BYTES_MAX or write_next > self.reserved_next:
+            return None
         active = self.segments[-1]
-        size_bytes = active.size_bytes + frames.HEADER_BYTES + frames.body_size(count, data_bytes)
-        return self._writable(active) and size_bytes <= self.segment_size_bytes
+        if not self._writable(active, first_sequence):
+            return None
+        header, buffers = frames.encode(self.key, first_sequence, arrival_ms, payloads)
+        charged_bytes = self.charged_bytes + header.charged_bytes
+        if active.size_bytes + header.frame_bytes > self.segment_size_bytes:
+            return None
+        if self._overwrites and charged_bytes > self._definition.max_size_bytes:
+            return None
+        self.write_next = write_next
+        try:
+            written = active.append(header, buffers)
+        except OSError as error:
+            self.poison(active, first_sequence)
+            return Written([], first_sequence, self._failure(error))
+        active.newest_monotonic_s = self._monotonic_s()
+        self.charged_bytes = charged_bytes
+        return Written([written], None, None)
 
     def write(self, first_sequence: int, payloads: Sequence[Buffer], arrival_ms: int) -> Written:
         """Write messages whose numbers were given out before; sequence numbers of failures are not used again."""
@@ -219,7 +251,8 @@ class Stream:
         if error.errno in DISK_FULL_ERRNOS:
             return DiskFull("the disk is full: free some space; appends resume by themselves")
         return StorageFailed(
-            f"the disk failed ({error.strerror or error}); the message is not stored: check the disk, then send it again"
+            f"the disk failed ({error.strerror or error}); the message is not stored: "
+            "check the disk, then send it again"
         )
 
     def _chunks(self, payloads: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
@@ -235,7 +268,7 @@ class Stream:
         yield payloads[start:]
 
     def _segment_for(self, frame_bytes: int, charged_bytes: int, sequence: int) -> Segment:
-        if self.definition.strategy_on_full is StrategyOnFull.OVERWRITE_OLDEST_DATA:
+        if self._overwrites:
             self._make_room(charged_bytes, sequence)
         active = self.segments[-1] if self.segments else None
         if active is None or not self._writable(active, sequence):
@@ -391,7 +424,7 @@ def _messages_of(frame: Frame, start: int, stop: int) -> list[Message]:
     last = min(stop - frame.first_sequence, frame.count)
     arrivals = frame.arrivals[first:last].tolist()
     numbers = range(start, start + last - first)
-    return [Message(n, a, p) for n, a, p in zip(numbers, arrivals, frame.payloads(first, last))]
+    return [Message(n, a, p) for n, a, p in zip(numbers, arrivals, frame.payloads(first, last), strict=True)]
 
 
 def _gap_at(segment: Segment, sequence: int) -> Gap | None:

@@ -22,7 +22,8 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self.scope.setdefault("extensions", {})[SENDFILE_EXTENSION] = self.cycle  # type: ignore[typeddict-item]
+        extensions: dict[str, object] = {SENDFILE_EXTENSION: self.cycle}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
 
 class _Server(uvicorn.Server):

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+import sys
+from array import array
+from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.doors.streammanager.protocol import Op
+from penstock.log.files import Buffer
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_OP = struct.Struct(">ib")
@@ -21,14 +24,24 @@ _PAYLOAD_KEY = b"gpayload"
 _ANSWER_OPENING = b"\xa4irequestId"
 _ANSWER_MIDDLE = b"fstatus\x00lerrorMessage`nsequenceNumber"
 
-valid_request_ids = re.compile(rb"[\w ,.\-]+", re.ASCII).fullmatch
+_NAME_CHARACTERS = bytes(c for c in range(128) if re.match(rb"[\w ,.\-]", bytes([c])))
+UNIFORM_FRAMES_MIN = 8
+UNIFORM_ANSWERS_MIN = 16
+ID_BYTES_MAX = 255
+
+
+def only_name_characters(text: bytes) -> bool:
+    """Whether text is made of what requestIds and names may hold."""
+    return not text.translate(None, _NAME_CHARACTERS)
 
 
 class Append(NamedTuple):
-    request_id: bytes  # as CBOR text, header and all, to be echoed byte for byte
+    request_id: bytes
     name: bytes
     payload: bytes
-    payload_key_end: int  # where, from the start of the frame, the payload's own header begins
+    id_at: int  # positions in the frame: of the requestId's text,
+    payload_header_at: int  # of the header of the payload
+    payload_at: int  # and of the payload itself
 
 
 def frame_length(data: bytes, position: int) -> int:
@@ -75,43 +88,58 @@ def parse_append(data: bytes, position: int, end: int) -> Append | None:
     if payload is None or payload[0] + payload[1] != end or payload[0] == 0 or request_id[0] == 0:
         return None
     return Append(
-        data[id_at:key_at],
+        data[request_id[1] : key_at],
         data[name[1] : payload_key_at],
         data[payload[1] : end],
+        request_id[1] - position,
         payload_key_end - position,
+        payload[1] - position,
     )
 
 
 class Shape:
     """What stays the same from one append to the next: same stream, same length of requestId.
 
-    With it, a frame is recognised by two comparisons. `take` is the inner loop of the server.
+    With it, a frame is recognised by two comparisons, and a run of frames of equal size by comparing columns.
+    `take` is the inner loop of the server.
     """
 
-    __slots__ = ("_head", "_id_at", "_middle", "_middle_at", "name")
+    __slots__ = (
+        "_head",
+        "_id_at",
+        "_middle",
+        "_middle_at",
+        "_payload_header_at",
+        "id_bytes",
+        "name",
+        "name_text",
+    )
 
     def __init__(self, data: bytes, position: int, append: Append) -> None:
-        self.name = append.name
-        self._id_at = 4 + len(_OPENING)
-        self._middle_at = self._id_at + len(append.request_id)
-        id_header_bytes = 1 if len(append.request_id) <= 24 else 2
-        self._head = data[position + 4 : position + self._id_at + id_header_bytes]
-        self._middle = data[position + self._middle_at : position + append.payload_key_end]
+        self.name_text = name = append.name
+        # None: a name that no stream can have, left to the full rules
+        self.name = name.decode() if only_name_characters(name) and 1 <= len(name) <= 255 else None
+        self.id_bytes = len(append.request_id)
+        self._id_at = append.id_at
+        self._middle_at = append.id_at + self.id_bytes
+        self._payload_header_at = append.payload_header_at
+        self._head = data[position + 4 : position + append.id_at]
+        self._middle = data[position + self._middle_at : position + append.payload_header_at]
 
-    def take(
-        self, data: bytes, position: int, end: int, request_ids: list[bytes], payloads: list[bytes]
-    ) -> int:
-        """Move frames of this shape into the lists; returns where the first other frame begins."""
+    def matches(self, other: Shape) -> bool:
+        return self._head == other._head and self._middle == other._middle
+
+    def take(self, data: bytes, position: int, end: int, ids: list[bytes], payloads: list[Buffer]) -> int:
+        """Move appends of this shape into the lists; returns where the first other frame begins."""
         head, middle = self._head, self._middle
-        id_at, middle_at = self._id_at, self._middle_at
-        payload_header_at = middle_at + len(middle)
-        unpack_length = _LENGTH.unpack_from
+        id_at, middle_at, payload_header_at = self._id_at, self._middle_at, self._payload_header_at
         starts_with = data.startswith
+        try_uniform = end - position > UNIFORM_FRAMES_MIN * payload_header_at
         while position + payload_header_at + 3 < end:
             middle_position = position + middle_at
             if not (starts_with(head, position + 4) and starts_with(middle, middle_position)):
                 break
-            frame_end = position + 4 + unpack_length(data, position)[0]
+            frame_end = position + 4 + _LENGTH.unpack_from(data, position)[0]
             if frame_end > end:
                 break
             at = position + payload_header_at
@@ -129,10 +157,41 @@ class Shape:
                 break
             if start + length != frame_end or not length:
                 break
-            request_ids.append(data[position + id_at : middle_position])
+            if try_uniform:
+                taken_to = self._take_uniform(data, position, end, frame_end, start, ids, payloads)
+                if taken_to > position:
+                    position = taken_to
+                    continue
+                try_uniform = False
+            ids.append(data[position + id_at : middle_position])
             payloads.append(data[start:frame_end])
             position = frame_end
         return position
+
+    def _take_uniform(
+        self, data: bytes, position: int, end: int, frame_end: int, payload_at: int,
+        ids: list[bytes], payloads: list[Buffer],
+    ) -> int:  # fmt: skip
+        """All frames up to `end`, if each is like the first but for requestId and payload: column by column."""
+        stride = frame_end - position
+        count = (end - position) // stride
+        if count < UNIFORM_FRAMES_MIN:
+            return position
+        stop = position + count * stride
+        for first, last in ((position, position + self._id_at), (position + self._middle_at, payload_at)):
+            for column in range(first, last):
+                if data[column:stop:stride].count(data[column]) != count:
+                    return position
+        width = self.id_bytes
+        joined = bytearray(count * width)
+        id_position = position + self._id_at
+        for column in range(width):
+            joined[column::width] = data[id_position + column : stop : stride]
+        ids.append(bytes(joined))
+        view = memoryview(data)
+        length = frame_end - payload_at
+        payloads += [view[start : start + length] for start in range(payload_at, stop, stride)]
+        return stop
 
 
 def _integer_width(value: int) -> int:
@@ -146,28 +205,60 @@ def _integer_width(value: int) -> int:
     return 4 if value < 0x100000000 else 8
 
 
+_WIDTH_BOUNDS = (24, 0x100, 0x10000, 0x100000000)
 _INITIAL = {1: b"\x18", 2: b"\x19", 4: b"\x1a", 8: b"\x1b"}
 
 
-def encode_append_answers(request_ids: Sequence[bytes], first_sequence: int) -> bytes:
-    """The successful AppendMessageResponses for requests that got consecutive numbers."""
-    count = len(request_ids)
+def _text_header(length: int) -> bytes:
+    if length < 24:
+        return bytes([0x60 + length])
+    width = _integer_width(length)
+    return bytes([0x60 + _INITIAL[width][0]]) + length.to_bytes(width, "big")
+
+
+def encode_append_answers(ids: bytes, id_bytes: int, first_sequence: int) -> bytes:
+    """The successful answers to appends that got consecutive numbers. `ids` are their requestIds, joined."""
+    count = len(ids) // id_bytes
     width = _integer_width(first_sequence)
-    id_bytes = len(request_ids[0])
-    uniform = _integer_width(first_sequence + count - 1) == width and all(
-        len(request_id) == id_bytes for request_id in request_ids
-    )
-    if not uniform:
-        return b"".join(
-            encode_append_answers((request_id,), first_sequence + i) for i, request_id in enumerate(request_ids)
+    if _integer_width(first_sequence + count - 1) != width:
+        middle_sequence = next(bound for bound in _WIDTH_BOUNDS if bound > first_sequence)
+        cut = (middle_sequence - first_sequence) * id_bytes
+        return encode_append_answers(ids[:cut], id_bytes, first_sequence) + encode_append_answers(
+            ids[cut:], id_bytes, middle_sequence
         )
-    frame_bytes = 1 + len(_ANSWER_OPENING) + id_bytes + len(_ANSWER_MIDDLE) + 1 + width
-    opening = _LENGTH_AND_OP.pack(frame_bytes, Op.APPEND_MESSAGE_RESPONSE) + _ANSWER_OPENING
-    middle = _ANSWER_MIDDLE + _INITIAL.get(width, b"")
-    size_bytes = width or 1
+    opening, middle = _answer_parts(id_bytes, width)
+    if count == 1:
+        return b"".join((opening, ids, middle, first_sequence.to_bytes(width or 1, "big")))
+    if count >= UNIFORM_ANSWERS_MIN:
+        return _uniform_answers(opening, ids, id_bytes, middle, first_sequence, width or 1)
     pieces: list[bytes] = []
-    sequence = first_sequence
-    for request_id in request_ids:
-        pieces += (opening, request_id, middle, sequence.to_bytes(size_bytes, "big"))
-        sequence += 1
+    for index in range(count):
+        request_id = ids[index * id_bytes : (index + 1) * id_bytes]
+        pieces += (opening, request_id, middle, (first_sequence + index).to_bytes(width or 1, "big"))
     return b"".join(pieces)
+
+
+@lru_cache(maxsize=256)
+def _answer_parts(id_bytes: int, width: int) -> tuple[bytes, bytes]:
+    """What stands before the requestId and between it and the digits of the sequence number."""
+    id_header = _text_header(id_bytes)
+    frame_bytes = 1 + len(_ANSWER_OPENING) + len(id_header) + id_bytes + len(_ANSWER_MIDDLE) + 1 + width
+    opening = _LENGTH_AND_OP.pack(frame_bytes, Op.APPEND_MESSAGE_RESPONSE) + _ANSWER_OPENING + id_header
+    return opening, _ANSWER_MIDDLE + _INITIAL.get(width, b"")
+
+
+def _uniform_answers(
+    opening: bytes, ids: bytes, id_bytes: int, middle: bytes, first_sequence: int, sequence_bytes: int
+) -> bytes:
+    """Answers of equal size, filled in column by column: no work in Python for each of them."""
+    count = len(ids) // id_bytes
+    answer = opening + bytes(id_bytes) + middle + bytes(sequence_bytes)
+    stride = len(answer)
+    answers = bytearray(answer * count)
+    for column in range(id_bytes):
+        answers[len(opening) + column :: stride] = ids[column::id_bytes]
+    sequences = array("Q", range(first_sequence, first_sequence + count)).tobytes()
+    for column in range(sequence_bytes):
+        little_endian = column if sys.byteorder == "little" else 7 - column
+        answers[stride - 1 - column :: stride] = sequences[little_endian::8]
+    return bytes(answers)

@@ -11,14 +11,13 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
-import cbor2
-
 from penstock.doors.streammanager.append import (
+    ID_BYTES_MAX,
     Shape,
     encode_append_answers,
     frame_length,
+    only_name_characters,
     parse_append,
-    valid_request_ids,
 )
 from penstock.doors.streammanager.codec import (
     MalformedPayload,
@@ -44,6 +43,7 @@ from penstock.doors.streammanager.protocol import (
 )
 from penstock.doors.streammanager.requests import parse_append_message, request_id_problem
 from penstock.errors import InvalidRequest, MessageTooLarge, PenstockError
+from penstock.log.files import Buffer
 
 if TYPE_CHECKING:
     from penstock.doors.streammanager.door import Door
@@ -63,26 +63,29 @@ _request_ops = frozenset(RESPONSE_OP)
 class _Appends:
     """Appends of one stream that came in one piece, waiting for their answers."""
 
-    __slots__ = ("_connection", "_position", "_request_ids")
+    __slots__ = ("_connection", "_id_bytes", "_ids")
 
-    def __init__(self, connection: Connection, request_ids: list[bytes]) -> None:
+    def __init__(self, connection: Connection, ids: bytes, id_bytes: int) -> None:
         self._connection = connection
-        self._request_ids = request_ids
-        self._position = 0
+        self._ids = ids  # one after the other, of equal length; cut off in front as they are answered
+        self._id_bytes = id_bytes
 
-    def _next(self, count: int) -> list[bytes]:
-        start = self._position
-        self._position += count
-        if start == 0 and count == len(self._request_ids):
-            return self._request_ids
-        return self._request_ids[start : start + count]
+    def _next(self, count: int) -> bytes:
+        cut = count * self._id_bytes
+        if cut == len(self._ids):
+            return self._ids
+        ids, self._ids = self._ids[:cut], self._ids[cut:]
+        return ids
 
     def appended(self, first_sequence: int, count: int) -> None:
-        self._connection.answer_appends(encode_append_answers(self._next(count), first_sequence), count)
+        answers = encode_append_answers(self._next(count), self._id_bytes, first_sequence)
+        self._connection.answer_appends(answers, count)
 
     def append_failed(self, count: int, error: PenstockError) -> None:
-        for request_id in self._next(count):
-            self._connection.respond_error(Op.APPEND_MESSAGE, cbor2.loads(request_id), error)
+        ids = self._next(count)
+        for start in range(0, len(ids), self._id_bytes):
+            request_id = ids[start : start + self._id_bytes].decode()
+            self._connection.respond_error(Op.APPEND_MESSAGE, request_id, error)
         self._connection.answer_appends(b"", count)
 
 
@@ -107,6 +110,7 @@ class _LargeFrame:
 class Connection(asyncio.Protocol):
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._streams = door.streams
         self._operations = Operations(door.streams)
         self._loop = asyncio.get_running_loop()
         self._identifier = f"penstock-{next(_connection_numbers)}"
@@ -117,6 +121,7 @@ class Connection(asyncio.Protocol):
         self._discarding = False
         self._last_request = False  # no more requests will be taken; close when all are answered
         self._client_done = False
+        self._closed = False
         self._unanswered_appends = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._paused: set[str] = set()  # why we do not read at present
@@ -133,6 +138,7 @@ class Connection(asyncio.Protocol):
         self._door.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         self._writable.set()
@@ -235,12 +241,12 @@ class Connection(asyncio.Protocol):
 
     def _parse(self, data: bytes, position: int) -> None:
         end = len(data)
-        request_ids: list[bytes] = []
-        payloads: list[bytes] = []
+        ids: list[bytes] = []
+        payloads: list[Buffer] = []
         shape = self._shape
         while True:
             if shape is not None:
-                position = shape.take(data, position, end, request_ids, payloads)
+                position = shape.take(data, position, end, ids, payloads)
             if end - position < 5:
                 break
             length = frame_length(data, position)
@@ -248,21 +254,22 @@ class Connection(asyncio.Protocol):
             if frame_end > end or length < 2:
                 break
             append = parse_append(data, position, frame_end)
-            if append is not None and len(append.request_id) < 256:
-                if shape is None or shape.name != append.name:
-                    self._stage(shape, request_ids, payloads)
-                    request_ids, payloads = [], []
-                self._shape = shape = Shape(data, position, append)
-                request_ids.append(append.request_id)
+            if append is not None and len(append.request_id) <= ID_BYTES_MAX:
+                found = Shape(data, position, append)
+                if shape is None or not shape.matches(found):
+                    self._stage(shape, ids, payloads)
+                    ids, payloads = [], []
+                    self._shape = shape = found
+                ids.append(append.request_id)
                 payloads.append(append.payload)
             else:
-                self._stage(shape, request_ids, payloads)
-                request_ids, payloads = [], []
+                self._stage(shape, ids, payloads)
+                ids, payloads = [], []
                 self._dispatch(data[position + 4], data[position + 5 : frame_end])
                 if self._discarding:
                     return
             position = frame_end
-        self._stage(shape, request_ids, payloads)
+        self._stage(shape, ids, payloads)
         self._keep_rest(data, position)
 
     def _keep_rest(self, data: bytes, position: int) -> None:
@@ -339,30 +346,26 @@ class Connection(asyncio.Protocol):
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def _stage(self, shape: Shape | None, request_ids: list[bytes], payloads: list[bytes]) -> None:
-        if not request_ids:
+    def _stage(self, shape: Shape | None, ids: list[bytes], payloads: list[Buffer]) -> None:
+        if not payloads:
             return
         assert shape is not None
-        joined = b"".join([_text_of(request_id) for request_id in request_ids])
-        if valid_request_ids(joined) and valid_request_ids(shape.name) and len(shape.name) <= 255:
-            self._append(shape.name.decode("ascii"), request_ids, payloads)
+        joined = ids[0] if len(ids) == 1 else b"".join(ids)
+        if shape.name is not None and only_name_characters(joined):
+            self._unanswered_appends += len(payloads)
+            self._streams.append(shape.name, payloads, _Appends(self, joined, shape.id_bytes))
             return
-        for request_id, payload in zip(request_ids, payloads):
-            self._append_checked(request_id, shape.name, payload)
+        for index, payload in enumerate(payloads):
+            request_id = joined[index * shape.id_bytes : (index + 1) * shape.id_bytes]
+            self._append_checked(request_id, shape.name_text, bytes(payload))
 
     def _append_checked(self, request_id: bytes, name: bytes, payload: bytes) -> None:
         """One append whose requestId or stream name is odd: through the full rules."""
         try:
-            text = cbor2.loads(request_id)
-            decoded_name = name.decode()
-        except (cbor2.CBORDecodeError, UnicodeDecodeError):
+            body = {"name": name.decode(), "payload": payload}
+            self._append_message(request_id.decode(), body)
+        except UnicodeDecodeError:
             self._protocol_error("text that is not UTF-8")
-            return
-        self._append_message(text, {"name": decoded_name, "payload": payload})
-
-    def _append(self, name: str, request_ids: list[bytes], payloads: list[bytes]) -> None:
-        self._unanswered_appends += len(payloads)
-        self._door.streams.append(name, payloads, _Appends(self, request_ids))
 
     def _append_message(self, request_id: str, body: dict[str, Any]) -> None:
         problem = request_id_problem(request_id)
@@ -373,7 +376,10 @@ class Connection(asyncio.Protocol):
         except InvalidRequest as error:
             self.respond_error(Op.APPEND_MESSAGE, request_id, error)
             return
-        self._append(append.name, [cbor2.dumps(request_id)], [append.payload])
+        self._unanswered_appends += 1
+        self._streams.append(
+            append.name, [append.payload], _Appends(self, request_id.encode(), len(request_id))
+        )
 
     def _dispatch(self, op: int, payload: bytes) -> None:
         try:
@@ -449,12 +455,12 @@ class Connection(asyncio.Protocol):
     # -- answers ------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        if not self._transport.is_closing():
+        if not self._closed and not self._transport.is_closing():
             self._transport.write(frame)
 
     def answer_appends(self, frames: bytes, count: int) -> None:
         self._unanswered_appends -= count
-        if frames and not self._transport.is_closing():
+        if frames and not self._closed:
             self._transport.write(frames)
         if self._last_request:
             self._close_when_answered()
@@ -502,7 +508,3 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._loop.call_later(LINGER_S, self._transport.close)
-
-
-def _text_of(request_id: bytes) -> bytes:
-    return request_id[1:] if len(request_id) <= 24 else request_id[2:]

@@ -72,6 +72,8 @@ class Journal:
         reached: dict[int, int] = {}
         for frame in written:
             total_bytes += _ENTRY.size + frame.header.frame_bytes
+            if frame.segment.sync_failed:
+                return False
             key = id(frame.segment)
             # What lies before must be durable too, or a power cut leaves a hole in front of this frame.
             if frame.offset > reached.get(key, frame.segment.durable_bytes):

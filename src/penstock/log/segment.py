@@ -130,6 +130,8 @@ class Segment:
         self.sealed = False
         self.poisoned = False
         self.gaps: list[Gap] = []
+        self._sync_error: OSError | None = None
+        self._syncing = threading.Lock()  # a kernel tells of a failure only one of those who sync at the same time
         self._dropped = False
         self._renaming = threading.Lock()  # a segment is dropped before or after it takes its sealed name
 
@@ -217,21 +219,40 @@ class Segment:
         self.next_sequence = header.first_sequence + header.message_count
         return WrittenFrame(self, offset, header, buffers)
 
+    @property
+    def sync_failed(self) -> bool:
+        return self._sync_error is not None
+
     def sync(self) -> None:
-        content = self._content
-        size_bytes = content.size_bytes
-        if self.synced_bytes < size_bytes and content.file is not None:
-            content.file.sync()
-            self.synced_bytes = max(self.synced_bytes, size_bytes)
-            self.durable_bytes = max(self.durable_bytes, size_bytes)
+        """Make all frames durable. After one failure it fails for ever."""
+        with self._syncing:
+            content = self._content
+            size_bytes = content.size_bytes
+            if self.synced_bytes < size_bytes or self.sync_failed:
+                self._sync_file(content)
+                self.synced_bytes = max(self.synced_bytes, size_bytes)
+                self.durable_bytes = max(self.durable_bytes, size_bytes)
+
+    def _sync_file(self, content: _Content) -> None:
+        if self._sync_error is not None:
+            # The kernel may have forgotten what it could not write: another sync would succeed and prove nothing.
+            raise OSError(self._sync_error.errno, self._sync_error.strerror, str(content.path))
+        try:
+            if content.file is not None:
+                content.file.sync()
+        except OSError as error:
+            self._sync_error = error
+            self.poisoned = True
+            raise
 
     def truncate_tail(self) -> None:
         """Cut what stands behind the last valid frame, durably."""
-        content = self._content
-        assert content.file is not None
-        content.file.truncate(content.size_bytes)
-        content.file.sync()
-        self.durable_bytes = self.synced_bytes = content.size_bytes
+        with self._syncing:
+            content = self._content
+            assert content.file is not None
+            content.file.truncate(content.size_bytes)
+            self._sync_file(content)
+            self.durable_bytes = self.synced_bytes = content.size_bytes
 
     def seal(self) -> None:
         """Add the index, merging small frames on the way, and take the sealed name.
@@ -283,7 +304,8 @@ class Segment:
     def _index_in_place(self, content: _Content, target: Path) -> tuple[_Content, Path]:
         assert content.file is not None
         content.file.write_at([self._footer(content)], content.size_bytes)
-        content.file.sync()
+        with self._syncing:
+            self._sync_file(content)
         sealed = _Content(target, None)
         sealed.first_sequences, sealed.offsets = content.first_sequences, content.offsets
         sealed.size_bytes = content.size_bytes

@@ -244,7 +244,6 @@ class Stream:
         try:
             segment.sync()
         except OSError as error:
-            segment.poisoned = True
             raise self._failure(error) from error
 
     def _failure(self, error: OSError) -> PenstockError:

@@ -137,7 +137,8 @@ class Committer:
         self._sync_thread = ThreadPoolExecutor(1, "penstock-sync")
         self._idle = asyncio.Event()
         self._idle.set()
-        self.dirty: set[Segment] = set()
+        self.dirty: set[Segment] = set()  # written, waiting for the background sync
+        self.sync_wanted = asyncio.Event()  # the background sync should not wait for its time
 
     # -- entry --------------------------------------------------------------------------------------
 
@@ -338,6 +339,8 @@ class Committer:
         self._note_idle()
 
     def _after_sync(self, batches: list[Batch], failures: dict[Segment, PenstockError]) -> None:
+        if self._store.journal.needs_release:
+            self.sync_wanted.set()
         for batch in batches:
             failed = _first_failure(batch.written.frames, failures)
             if failed is None:

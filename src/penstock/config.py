@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     message_size_max_bytes: int = 64 * MIB
     free_space_floor_bytes: int = 64 * MIB
     memory_streams_size_max_bytes: int = GIB
-    journal_size_bytes: int = 16 * MIB
+    journal_size_bytes: int = 32 * MIB
     background_sync_interval_ms: int = 500
     input_buffer_max_bytes: int = 256 * MIB
     read_soft_limit_bytes: int = 4 * MIB

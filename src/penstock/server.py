@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import sys
+from contextlib import AsyncExitStack, suppress
 
 import uvloop
 
@@ -50,19 +51,21 @@ class Server:
             read_soft_limit_bytes=settings.read_soft_limit_bytes,
         )
         upkeep = asyncio.create_task(self._upkeep(streams))
-        doors = await self._open_doors(streams)
-        # What is there now stays: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-        waiting = asyncio.create_task(stop.wait())
-        await asyncio.wait({waiting, upkeep}, return_when=asyncio.FIRST_COMPLETED)
-        logger.info("stopping")
-        await self._stop(streams, doors, upkeep)
-        waiting.cancel()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._close_store, streams, upkeep)
+            await self._open_doors(streams, stack)
+            # What is there now stays: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            waiting = asyncio.create_task(stop.wait())
+            await asyncio.wait({waiting, upkeep}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            logger.info("stopping")
+            streams.release_waiters()
         if not stop.is_set():
-            raise RuntimeError("the server stopped because its upkeep failed")
+            raise RuntimeError("the server stopped because its upkeep failed") from upkeep.exception()
 
-    async def _open_doors(self, streams: Streams) -> tuple[StreamManagerDoor, HttpDoor]:
+    async def _open_doors(self, streams: Streams, stack: AsyncExitStack) -> None:
         settings = self._settings
         stream_manager = StreamManagerDoor(
             streams,
@@ -73,21 +76,16 @@ class Server:
         )
         token = load_or_create_token(settings.data_dir)
         http = HttpDoor(App(streams, Access([*self._tokens, token])))
-        host, port = await stream_manager.open(settings.host, settings.stream_manager_port)
         http_host, http_port = await http.open(settings.host, settings.http_port)
+        stack.push_async_callback(http.close)
+        host, port = await stream_manager.open(settings.host, settings.stream_manager_port)
+        stack.push_async_callback(stream_manager.close)
         print(f"penstock ready stream-manager={host}:{port} http={http_host}:{http_port}", flush=True)
-        return stream_manager, http
 
-    async def _stop(
-        self, streams: Streams, doors: tuple[StreamManagerDoor, HttpDoor], upkeep: asyncio.Task[None]
-    ) -> None:
-        stream_manager, http = doors
-        streams.release_waiters()
-        await stream_manager.close()
-        await http.close()
+    async def _close_store(self, streams: Streams, upkeep: asyncio.Task[None]) -> None:
         await streams.committer.drain()
         upkeep.cancel()
-        await asyncio.gather(upkeep, return_exceptions=True)
+        await asyncio.wait({upkeep})
         streams.close()
         streams.store.close()
         logger.info("stopped; everything is synced")
@@ -106,7 +104,9 @@ class Server:
             if loop.time() >= next_expiry_s:
                 await streams.expire()
                 next_expiry_s = loop.time() + EXPIRY_INTERVAL_S
-            await asyncio.sleep(interval_s)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(streams.committer.sync_wanted.wait(), interval_s)
+            streams.committer.sync_wanted.clear()
 
 
 def _configure_logging(level: str) -> None:

@@ -134,6 +134,11 @@ class Journal:
 
     # -- recycling ----------------------------------------------------------------------------------
 
+    @property
+    def needs_release(self) -> bool:
+        """Whether segments must be synced before the file that is not in use can be used again."""
+        return not self._halves[1 - self._active].clean
+
     def resting_segments(self) -> list[Segment]:
         """Segments to sync so that the file that is not in use can be used again."""
         return list(self._halves[1 - self._active].segments.values())

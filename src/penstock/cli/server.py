@@ -22,7 +22,7 @@ FLAGS = (
     ("message_size_max_bytes", "SIZE", "64MiB", "Larger messages are refused."),
     ("free_space_floor_bytes", "SIZE", "64MiB", "Appends are refused while less disk space is free."),
     ("memory_streams_size_max_bytes", "SIZE", "1GiB", "What all Memory streams may hold together."),
-    ("journal_size_bytes", "SIZE", "16MiB", "Size of the journal that synced appends share."),
+    ("journal_size_bytes", "SIZE", "32MiB", "Size of the journal that synced appends share."),
     ("background_sync_interval_ms", "MS", "500", "How soon unsynced appends are synced."),
     ("input_buffer_max_bytes", "SIZE", "256MiB", "What unanswered requests may hold in memory."),
     ("read_soft_limit_bytes", "SIZE", "4MiB", "A read stops here once its minimum is met."),

@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.catalog import Catalog, StoredStream
 from penstock.errors import DataDirectoryInUse, StorageFailed
 from penstock.log.files import Files, MemoryFiles, OsFiles
+from penstock.log.frame import BadFrame
 from penstock.log.journal import Journal
 from penstock.log.segment import OPEN_SUFFIX, Segment, file_name
 from penstock.log.stream import Stream
@@ -44,7 +45,7 @@ class Store:
         data_dir: Path,
         *,
         files: Files | None = None,
-        journal_size_bytes: int = 16 * 1024 * 1024,
+        journal_size_bytes: int = 32 * 1024 * 1024,
         free_space_floor_bytes: int = 64 * 1024 * 1024,
         boot_id: str | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -229,8 +230,8 @@ class Store:
                     segment.seal()
                 except FileNotFoundError:
                     continue  # dropped, or the stream deleted, meanwhile
-                except OSError as error:
-                    logger.error("%s: could not be sealed (%s); it stays readable", segment.path, error)
+                except (OSError, BadFrame) as error:
+                    logger.error("%s: not sealed (%s); it stays as it is", segment.path, error)
 
 
 def _lock(data_dir: Path) -> int:

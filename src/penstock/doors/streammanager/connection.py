@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from contextlib import suppress
+from socket import IPPROTO_TCP, TCP_QUICKACK
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.doors.streammanager.append import (
@@ -55,6 +57,7 @@ SALVAGE_BYTES = 4096
 LINGER_S = 2.0
 TASKS_MAX = 4096
 OUTPUT_HIGH_BYTES = 1024 * 1024
+SHARED_REQUEST_ID = " "  # what one generation of the JavaScript SDK sends as the requestId of every request
 
 _connection_numbers = itertools.count(1)
 _request_ops = frozenset(RESPONSE_OP)
@@ -122,6 +125,9 @@ class Connection(asyncio.Protocol):
         self._last_request = False  # no more requests will be taken; close when all are answered
         self._client_done = False
         self._closed = False
+        self._hung_up = False
+        self._ordered = False
+        self._waiting_reads: set[asyncio.Task[None]] = set()
         self._unanswered_appends = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._paused: set[str] = set()  # why we do not read at present
@@ -155,11 +161,11 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends no more. It may still want the answers to what it has sent."""
-        self._last_request = self._client_done = True
-        if self._discarding:
+        self._client_done = True
+        if self._hung_up:
             self._transport.close()
         else:
-            self._close_when_answered()
+            self._take_no_more()
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -193,14 +199,14 @@ class Connection(asyncio.Protocol):
         if data[0] != CONNECT_VERSION:
             self._refuse("", Status.UNSUPPORTED_CONNECT_VERSION, f"connect version must be {CONNECT_VERSION}")
             return
-        if len(data) < 6:
+        length = frame_length(data, 1) if len(data) >= 5 else 2
+        if not 2 <= length <= FRAME_LENGTH_MAX:
+            self._refuse("", Status.FAILED_TO_CONNECT, f"a frame length of {length} is refused")
+        elif len(data) < 6:
             self._tail = data
-            return
-        length = frame_length(data, 1)
-        op = data[5]
-        if op != Op.CONNECT:
+        elif data[5] != Op.CONNECT:
             self._refuse("", Status.UNEXPECTED_OPERATION, "the first request must be Connect")
-        elif not 1 <= length <= SMALL_FRAME_BYTES:
+        elif length > SMALL_FRAME_BYTES:
             self._refuse("", Status.FAILED_TO_CONNECT, f"a Connect request of {length} bytes is refused")
         elif len(data) < 5 + length:
             self._tail = data
@@ -240,6 +246,9 @@ class Connection(asyncio.Protocol):
     # -- frames -------------------------------------------------------------------------------------
 
     def _parse(self, data: bytes, position: int) -> None:
+        if self._ordered:
+            self._parse_one(data, position)
+            return
         end = len(data)
         ids: list[bytes] = []
         payloads: list[Buffer] = []
@@ -254,7 +263,7 @@ class Connection(asyncio.Protocol):
             if frame_end > end or length < 2:
                 break
             append = parse_append(data, position, frame_end)
-            if append is not None and len(append.request_id) <= ID_BYTES_MAX:
+            if append is not None and 1 < len(append.request_id) <= ID_BYTES_MAX:
                 found = Shape(data, position, append)
                 if shape is None or not shape.matches(found):
                     self._stage(shape, ids, payloads)
@@ -269,12 +278,38 @@ class Connection(asyncio.Protocol):
                 if self._discarding:
                     return
             position = frame_end
+            if self._ordered:
+                self._parse_one(data, position)
+                return
         self._stage(shape, ids, payloads)
         self._keep_rest(data, position)
 
+    def _parse_one(self, data: bytes, position: int) -> None:
+        """For a client that gives all its requests the same requestId: one at a time, answers in order."""
+        while not self.busy and not self._discarding:
+            length = frame_length(data, position) if len(data) - position >= 4 else 0
+            if length < 2 or position + 4 + length > len(data):
+                self._keep_rest(data, position)
+                return
+            frame_end = position + 4 + length
+            self._dispatch(data[position + 4], data[position + 5 : frame_end])
+            position = frame_end
+        self._tail = data[position:]
+        self._pause("ordered")
+
+    def _continue_ordered(self) -> None:
+        if self._ordered and not self.busy and not self._discarding and not self._closed:
+            tail, self._tail = self._tail, b""
+            self._resume("ordered")
+            if tail:
+                self._parse(tail, 0)
+
     def _keep_rest(self, data: bytes, position: int) -> None:
         rest_bytes = len(data) - position
-        if rest_bytes < 5:
+        if rest_bytes == 0:
+            return
+        self._acknowledge_quickly()
+        if rest_bytes < 4:
             self._tail = data[position:]
             return
         length = frame_length(data, position)
@@ -287,6 +322,14 @@ class Connection(asyncio.Protocol):
             self._large = _LargeFrame(4 + length, discard=discard, now_s=self._loop.time())
             self._large.add(data[position:])
             self._door.input_grew(self)
+
+    def _acknowledge_quickly(self) -> None:
+        """Half a frame is here: clients that write header and body apart, with Nagle's algorithm on, wait for
+        our kernel's acknowledgement before they send the rest. It would take its time (40 ms)."""
+        socket = self._transport.get_extra_info("socket")
+        if socket is not None:
+            with suppress(OSError):
+                socket.setsockopt(IPPROTO_TCP, TCP_QUICKACK, 1)
 
     @property
     def held_input_bytes(self) -> int:
@@ -336,13 +379,12 @@ class Connection(asyncio.Protocol):
         self.respond_error(Op(op), request_id, error)
 
     def give_up_frame(self) -> None:
-        self._large = None
-        self._door.input_grew(self)
         self._protocol_error("a frame that made no progress")
+        self._door.input_grew(self)
 
     def _protocol_error(self, problem: str) -> None:
         logger.warning("%s: closing the connection because of %s", self._identifier, problem)
-        self._hang_up()
+        self._take_no_more()
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -395,6 +437,7 @@ class Connection(asyncio.Protocol):
             self._protocol_error("a request without requestId")
             return
         problem = request_id_problem(request_id)
+        self._ordered = self._ordered or request_id == SHARED_REQUEST_ID
         if op == Op.CONNECT:
             self._transport.write(
                 connect_frame(
@@ -402,7 +445,7 @@ class Connection(asyncio.Protocol):
                     self._version or "",
                 )
             )  # fmt: skip
-        elif op not in _request_ops or problem is not None:
+        elif op not in _request_ops or problem is not None or self._is_too_new(op):
             self._respond_unusable(op, request_id, InvalidRequest(problem or ""))
         elif op == Op.APPEND_MESSAGE:
             self._append_message(request_id, body)
@@ -410,12 +453,15 @@ class Connection(asyncio.Protocol):
             self._start(Op(op), request_id, body)
 
     def _respond_unusable(self, op: int, request_id: str, error: InvalidRequest) -> None:
-        if op in _request_ops:
+        if op in _request_ops and not self._is_too_new(op):
             self.respond_error(Op(op), request_id, error)
         else:
             self._send_response(
                 Op.UNKNOWN_OPERATION_ERROR, request_id, Status.UNKNOWN_OPERATION, f"operation {op} is unknown"
             )
+
+    def _is_too_new(self, op: int) -> bool:
+        return op == Op.UPDATE_MESSAGE_STREAM and self._version == "1.0.0"
 
     def _start(self, op: Op, request_id: str, body: dict[str, Any]) -> None:
         task = self._loop.create_task(self._run(op, request_id, body))
@@ -428,8 +474,7 @@ class Connection(asyncio.Protocol):
         self._tasks.discard(task)
         if len(self._tasks) < TASKS_MAX // 2:
             self._resume("tasks")
-        if self._last_request:
-            self._close_when_answered()
+        self._answered()
 
     async def _run(self, op: Op, request_id: str, body: dict[str, Any]) -> None:
         try:
@@ -447,7 +492,13 @@ class Connection(asyncio.Protocol):
     async def _read(self, request_id: str, body: dict[str, Any]) -> None:
         """Wait for the messages beside other reads, but hold only one answer at a time in memory."""
         request = self._operations.parse_read(body)
-        await self._operations.wait_for_messages(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting_reads.add(task)
+        try:
+            await self._operations.wait_for_messages(request)
+        finally:
+            self._waiting_reads.discard(task)
         async with self._reading_turn:
             await self._writable.wait()
             self.send(await self._operations.read(request, request_id))
@@ -455,15 +506,20 @@ class Connection(asyncio.Protocol):
     # -- answers ------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        if not self._closed and not self._transport.is_closing():
+        if not self._hung_up and not self._transport.is_closing():
             self._transport.write(frame)
 
     def answer_appends(self, frames: bytes, count: int) -> None:
         self._unanswered_appends -= count
-        if frames and not self._closed:
+        if frames and not self._closed and not self._hung_up:
             self._transport.write(frames)
+        self._answered()
+
+    def _answered(self) -> None:
         if self._last_request:
             self._close_when_answered()
+        elif self._ordered and not self.busy:
+            self._loop.call_soon(self._continue_ordered)
 
     def respond_error(self, op: Op, request_id: str, error: BaseException) -> None:
         message = str(error) or type(error).__name__
@@ -485,20 +541,30 @@ class Connection(asyncio.Protocol):
         return bool(self._tasks) or self._unanswered_appends > 0
 
     def finish(self) -> None:
-        """The server stops: take no more requests, close when what is under way is answered."""
-        self._last_request = True
-        self._pause("stopping")
+        """The server stops: take no more requests, close when what is under way is answered, reads included."""
+        self._discarding = self._last_request = True
+        self._close_when_answered()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _take_no_more(self) -> None:
+        """No more requests; what was asked before is answered, except for reads that still wait."""
+        self._discarding = self._last_request = True
+        self._large = None
+        for task in self._waiting_reads:
+            task.cancel()
         self._close_when_answered()
 
     def _close_when_answered(self) -> None:
-        if not self.busy and not self._discarding:
+        if not self.busy:
             self._hang_up()
 
     def _hang_up(self) -> None:
         """Close with FIN: swallow for a moment what is still on its way, or the kernel would send a reset."""
-        if self._discarding:
+        if self._hung_up:
             return
-        self._discarding = True
+        self._hung_up = self._discarding = True
         self._paused.clear()
         if self._client_done:
             self._transport.close()

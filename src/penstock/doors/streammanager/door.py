@@ -17,7 +17,7 @@ FRAME_OVERHEAD_BYTES = 64 * 1024  # what a request may have besides its message
 BACKLOG = 4096
 STALL_S = 30.0
 SWEEP_INTERVAL_S = 5.0
-STOP_S = 10.0
+STOP_S = 3.0
 
 
 class Door:
@@ -62,7 +62,9 @@ class Door:
             try:
                 await asyncio.wait_for(self._empty.wait(), STOP_S)
             except asyncio.TimeoutError:
-                logger.warning("%d connections did not end in time", len(self._connections))
+                logger.warning("%d connections did not take their answers in time", len(self._connections))
+                for connection in list(self._connections):
+                    connection.abort()
 
     def authorized(self, token: object) -> bool:
         """Compare with every token, in constant time each, so that timing tells nothing."""

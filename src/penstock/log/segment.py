@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -131,7 +131,9 @@ class Segment:
         self.poisoned = False
         self.gaps: list[Gap] = []
         self._sync_error: OSError | None = None
-        self._syncing = threading.Lock()  # a kernel tells of a failure only one of those who sync at the same time
+        self._syncing = (
+            threading.Lock()
+        )  # a kernel tells of a failure only one of those who sync at the same time
         self._dropped = False
         self._renaming = threading.Lock()  # a segment is dropped before or after it takes its sealed name
 
@@ -286,20 +288,34 @@ class Segment:
             self._files.remove(self._content.path)
 
     def cut(self, sequence: int) -> int:
-        """Take back frames from `sequence` on, as far as the disk lets us. Returns the bytes no longer charged."""
+        """Forget the frames from `sequence` on. Returns the bytes no longer charged.
+
+        A reader that is under way keeps the index it has.
+        """
         content = self._content
         assert content.first_sequences is not None
-        uncharged_bytes = 0
-        while content.first_sequences and content.first_sequences[-1] >= sequence:
-            assert content.file is not None
-            offset = content.offsets.pop()
-            header = frames.decode_header(content.file.read_at(frames.HEADER_BYTES, offset))
-            uncharged_bytes += header.charged_bytes
-            self.next_sequence = content.first_sequences.pop()
-            content.size_bytes = offset
+        kept_frames = bisect_left(content.first_sequences, sequence)
+        if kept_frames == len(content.offsets):
+            return 0
+        uncharged_bytes = sum(self._charge_at(content, i) for i in range(kept_frames, len(content.offsets)))
+        kept = _Content(content.path, content.file)
+        kept.first_sequences = content.first_sequences[:kept_frames]
+        kept.offsets = content.offsets[:kept_frames]
+        kept.size_bytes = content.offsets[kept_frames]
+        self.next_sequence = content.first_sequences[kept_frames]
         self.charged_bytes -= uncharged_bytes
-        self.truncate_tail()
+        self._content = kept
         return uncharged_bytes
+
+    def _charge_at(self, content: _Content, position: int) -> int:
+        offset = content.offsets[position]
+        last = position + 1 == len(content.offsets)
+        frame_bytes = (content.size_bytes if last else content.offsets[position + 1]) - offset
+        try:
+            assert content.file is not None
+            return self._check_header(content.file.read_at(frames.HEADER_BYTES, offset), 0).charged_bytes
+        except (BadFrame, OSError):
+            return frame_bytes - frames.HEADER_BYTES  # the disk fails in every way: nearly right must do
 
     def _index_in_place(self, content: _Content, target: Path) -> tuple[_Content, Path]:
         assert content.file is not None

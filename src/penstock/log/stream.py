@@ -217,25 +217,28 @@ class Stream:
         written: list[WrittenFrame] = []
         sequence = first_sequence
         self.write_next = first_sequence + len(payloads)
-        try:
-            for chunk in self._chunks(payloads):
-                header, buffers = frames.encode(self.key, sequence, arrival_ms, chunk)
+        for chunk in self._chunks(payloads):
+            header, buffers = frames.encode(self.key, sequence, arrival_ms, chunk)
+            try:
                 segment = self._segment_for(header.frame_bytes, header.charged_bytes, sequence)
+            except OSError as error:
+                return Written(written, sequence, self._failure(error))
+            try:
                 written.append(segment.append(header, buffers))
-                segment.newest_monotonic_s = self._monotonic_s()
-                self.charged_bytes += header.charged_bytes
-                sequence += len(chunk)
-        except OSError as error:
-            if self.segments:
-                self.poison(self.segments[-1], sequence)
-            return Written(written, sequence, self._failure(error))
+            except OSError as error:
+                self.poison(segment, sequence)
+                return Written(written, sequence, self._failure(error))
+            segment.newest_monotonic_s = self._monotonic_s()
+            self.charged_bytes += header.charged_bytes
+            sequence += len(chunk)
         return Written(written, None, None)
 
     def poison(self, segment: Segment, sequence: int) -> None:
         """After a failed write or sync: take back what was not acknowledged, and write nothing more here."""
         segment.poisoned = True
+        self.charged_bytes -= segment.cut(sequence)
         try:
-            self.charged_bytes -= segment.cut(sequence)
+            segment.truncate_tail()
         except OSError as error:
             logger.error("stream %r: segment %d: %s", self.definition.name, segment.base, error)
 

@@ -286,6 +286,7 @@ class Streams:
         work = partial(self._read, stream, start, min_count, max_count, convert)
         result = await asyncio.get_running_loop().run_in_executor(self._readers, work)
         if result is None:
+            self.find(name)
             raise self._not_enough(stream, start, min_count)
         return result
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 
 import pytest
 
 from faults.rig import Rig, Sink
-from penstock.errors import DiskFull, PenstockError, StorageFailed
+from penstock.errors import CorruptMessages, DiskFull, PenstockError, StorageFailed
+from penstock.log import frame as frames
 from penstock.log.stream import Stream
 
 
@@ -79,3 +81,139 @@ def test_rule_5_sizes_stay_right_when_not_even_the_cut_works(rig: Rig) -> None:
     assert stream.charged_bytes == charged(stream) == 15
     assert rig.append("s", b"two").numbers == [2]
     assert payloads_of(rig) == [b"one", b"two"]
+
+
+# -- reading around damage ----------------------------------------------------------------------------
+
+
+def three_frames(rig: Rig) -> Stream:
+    """Messages 0-2, 3-5 and 6-8 in a frame each."""
+    stream = rig.create("s")
+    for first in (0, 3, 6):
+        rig.append("s", *(b"message %d" % n for n in range(first, first + 3)))
+    return stream
+
+
+def damage_middle_frame(rig: Rig, stream: Stream) -> None:
+    path = stream.segments[0].path
+    content = bytes(rig.disk.inode(path).cached)
+    rig.disk.flip(path, content.index(b"message 4"))
+
+
+def assert_gap_3_to_6(stream: Stream) -> None:
+    assert [m.sequence_number for m in stream.read(0, 100, 10**6).messages] == [0, 1, 2]
+    for start in (3, 4, 5):
+        for _ in range(2):
+            with pytest.raises(CorruptMessages) as caught:
+                stream.read(start, 100, 10**6)
+            assert (caught.value.first, caught.value.next_readable) == (3, 6)
+    assert [m.payload for m in stream.read(6, 100, 10**6).messages] == [b"message %d" % n for n in (6, 7, 8)]
+    assert stream.count_from(0) == 6
+    assert stream.gaps() == [(3, 6)]
+
+
+def test_rule_3_damage_met_while_reading_is_a_gap(rig: Rig) -> None:
+    stream = three_frames(rig)
+    damage_middle_frame(rig, stream)
+    assert_gap_3_to_6(stream)
+
+
+def test_rule_3_damage_found_when_opening_is_a_gap(rig: Rig) -> None:
+    damage_middle_frame(rig, three_frames(rig))
+    before = rig.disk.snapshot()
+    rig.restart()
+    stream = rig.store.streams["s"]
+    assert_gap_3_to_6(stream)
+    assert rig.append("s", b"message 9").numbers == [9]
+    assert [m.payload for m in stream.read(6, 100, 10**6).messages][-1] == b"message 9"
+    assert {path: rig.disk.snapshot()[path] for path in before if path.suffix == ".open"} == {
+        path: content for path, content in before.items() if path.suffix == ".open"
+    }
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_rule_3_bulk_reads_leave_damage_out(rig: Rig, reopen: bool) -> None:
+    stream = three_frames(rig)
+    damage_middle_frame(rig, stream)
+    if reopen:
+        rig.restart()
+        stream = rig.store.streams["s"]
+    else:
+        with pytest.raises(CorruptMessages):
+            stream.read(3, 1, 1)
+    runs, next_sequence = stream.locate(0, 9, 10**6)
+    raw = b"".join(run.file.read_at(run.end - run.begin, run.begin) for run in runs)
+    assert [frame.first_sequence for frame in frames.decode_frames(raw)] == [0, 6]
+    assert next_sequence == 9
+
+
+@pytest.mark.parametrize("count_max", [1, 100])
+def test_rule_3_an_unreadable_page_is_a_gap(rig: Rig, count_max: int) -> None:
+    stream = rig.create("s")
+    for number in range(6):
+        rig.append("s", b"%d" % number * 4000)
+    rig.disk.inode(stream.segments[0].path).bad_pages = {2}  # messages 2 and 3 have a part in it
+    found = []
+    sequence = 0
+    while sequence < 6:
+        try:
+            reading = stream.read(sequence, count_max, 10**6)
+        except CorruptMessages as damage:
+            sequence = damage.next_readable
+        else:
+            found += [message.payload[:1] for message in reading.messages]
+            sequence = reading.next_sequence
+    assert found == [b"0", b"1", b"4", b"5"]
+    assert stream.gaps() == [(2, 3), (3, 4)]
+
+
+def test_too_many_open_files_is_not_damage(rig: Rig) -> None:
+    stream = three_frames(rig)
+    stream._roll(9)
+    rig.store.seal_segments()
+    rig.disk.fail("open", "*.seg", error=errno.EMFILE)
+    with pytest.raises(StorageFailed, match="try again"):
+        stream.read(0, 100, 10**6)
+    assert len(stream.read(0, 100, 10**6).messages) == 9
+    assert stream.gaps() == []
+
+
+def test_rule_3_a_segment_file_that_somebody_removed_is_a_gap(rig: Rig) -> None:
+    stream = three_frames(rig)
+    stream._roll(9)
+    rig.store.seal_segments()
+    rig.append("s", b"message 9")
+    rig.disk.remove(stream.segments[0].path)
+    with pytest.raises(CorruptMessages) as caught:
+        stream.read(0, 100, 10**6)
+    assert caught.value.next_readable == 9
+    assert [m.payload for m in stream.read(9, 1, 1).messages] == [b"message 9"]
+
+
+def test_reading_a_stream_that_was_deleted_meanwhile_ends(rig: Rig) -> None:
+    stream = three_frames(rig)
+    reader = stream.segments[0].read_frames(0, 9)
+    assert next(reader).count == 3
+    rig.run(rig.streams.delete("s"))
+    assert [frame.count for frame in reader] == [3, 3]
+    assert stream.read(0, 100, 10**6).messages == []
+
+
+def test_rule_5_messages_before_a_failure_can_be_read_while_later_ones_wait(rig: Rig) -> None:
+    """Numbers that failed are a gap in front of what nobody sees yet: it must not be counted."""
+    stream = rig.create("s", flush_on_write=True)
+    rig.append("s", b"a", b"b")
+    rig.disk.fail("write", "*.open")
+    rig.append("s", b"lost")
+
+    async def while_syncing() -> int:
+        hold = rig.disk.hold_syncs("*journal*")
+        rig.submit("s", [b"c"])
+        await asyncio.to_thread(hold.reached.wait, 10)
+        count = stream.count_from(0)
+        hold.let_go()
+        await rig.streams.committer.drain()
+        return count
+
+    assert rig.run(while_syncing()) == 2
+    assert stream.count_from(0) == 3

@@ -404,7 +404,10 @@ class Segment:
         """The frames that hold `start` up to `stop`, checksums verified. Raises BadFrame on damage."""
         (file, offset, end), _ = self.locate(start, stop)
         while offset < end:
-            window = file.read_at(min(READ_WINDOW_BYTES, end - offset), offset)
+            try:
+                window = file.read_at(min(READ_WINDOW_BYTES, end - offset), offset)
+            except OSError:  # perhaps only further back: the frame alone may be readable
+                window = file.read_at(frames.HEADER_BYTES, offset)
             header = self._check_header(window, 0)
             if header.frame_bytes > len(window):
                 window = file.read_at(header.frame_bytes, offset)
@@ -421,12 +424,16 @@ class Segment:
 
     def note_damage(self, sequence: int) -> None:
         """The frame that holds `sequence` cannot be read: from now on its messages count as a gap."""
-        content = self._indexed()
+        try:
+            content = self._indexed()
+        except OSError:  # not even the index can be read, or the file is gone
+            self.gaps = [Gap(self.base, self.next_sequence)]
+            return
         assert content.first_sequences is not None
         position = bisect_right(content.first_sequences, sequence)
         known = position < len(content.first_sequences)
         behind = content.first_sequences[position] if known else self.next_sequence
-        self.gaps = sorted([*self.gaps, Gap(content.first_sequences[position - 1], behind)])
+        self.gaps = sorted({*self.gaps, Gap(content.first_sequences[position - 1], behind)})
 
     def _check_header(self, window: bytes, position: int) -> Header:
         header = frames.decode_header(window, position)
@@ -463,12 +470,24 @@ class Segment:
         return content
 
     def _take_index(self, content: _Content, scan: Scan) -> None:
+        """Damage gets entries of its own, so that its bytes are not taken for those of the frame before it."""
+        content.offsets, first_sequences = array("Q"), array("Q")
         self.gaps = scan.gaps
-        readable_next = scan.headers[-1][1].next_sequence if scan.headers else self.base
+        readable_next = self.base
+        end = 0
+        for offset, header in scan.headers:
+            if header.first_sequence > readable_next:
+                content.offsets.append(end)
+                first_sequences.append(readable_next)
+            content.offsets.append(offset)
+            first_sequences.append(header.first_sequence)
+            readable_next = header.next_sequence
+            end = offset + header.frame_bytes
         if readable_next < self.next_sequence:
             self.gaps.append(Gap(readable_next, self.next_sequence))
-        content.offsets = array("Q", (offset for offset, _ in scan.headers))
-        content.first_sequences = array("Q", (header.first_sequence for _, header in scan.headers))
+            content.offsets.append(end)
+            first_sequences.append(readable_next)
+        content.first_sequences = first_sequences
 
 
 def scan_frames(file: File, stream_key: int, base: int) -> Scan:

@@ -176,7 +176,7 @@ class Store:
         name = stream.definition.name
         del self.streams[name], self.statuses[name]
         stream.to_seal.clear()
-        stream.close()
+        stream.segments = []  # readers that are under way finish in the files they have
         if stream.definition.persistence is Persistence.FILE:
             self._remove_folder(stream.directory)
 

@@ -34,6 +34,7 @@ from penstock.model import INT64_MAX, Message, StrategyOnFull, StreamDefinition
 
 logger = logging.getLogger(__name__)
 
+TRANSIENT_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -181,7 +182,7 @@ class Stream:
         """How many readable messages there are from `start` on."""
         count = self.visible_next - start
         for gap in self.gaps():
-            count -= max(0, gap.next_readable - max(gap.first, start))
+            count -= max(0, min(gap.next_readable, self.visible_next) - max(gap.first, start))
         return count
 
     # -- writing ------------------------------------------------------------------------------------
@@ -374,10 +375,12 @@ class Stream:
                     sequence += len(taken)
                     if sequence >= stop or size_bytes >= size_max_bytes:
                         break
-            except FileNotFoundError:  # dropped since we looked
-                sequence = max(sequence, self.oldest_sequence)
-                continue
             except (BadFrame, OSError) as error:
+                if segment not in self.segments:  # dropped since we looked
+                    sequence = max(sequence, self.oldest_sequence)
+                    continue
+                if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
+                    raise StorageFailed(f"the messages cannot be read now ({error.strerror}): try again") from error
                 logger.error("stream %r: message %d: %s", self.definition.name, sequence, error)
                 segment.note_damage(sequence)
             else:

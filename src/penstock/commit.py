@@ -29,7 +29,6 @@ INLINE_WRITE_BYTES_MAX = 128 * 1024
 INLINE_SYNC_BYTES_MAX = 64 * 1024
 INLINE_SHORT_S = 0.002
 INLINE_AFTER = 32
-GATHER_TURNS_MAX = 4
 
 
 _NOTHING_WRITTEN = Written([], None, None)
@@ -132,7 +131,6 @@ class Committer:
         self._write_thread = ThreadPoolExecutor(1, "penstock-write")
         self._unsynced: list[Batch] = []
         self._syncing = False
-        self._gathering = False
         self._sync_pace = Pace()
         self._sync_thread = ThreadPoolExecutor(1, "penstock-sync")
         self._idle = asyncio.Event()
@@ -280,19 +278,11 @@ class Committer:
                 for frame in written_frames:
                     self.dirty.add(frame.segment)
             self._publish(batch, batch.written.failed_from, batch.written.error)
-        if self._unsynced and not self._syncing and not self._gathering:
-            self._gather(0, 0)
+        if self._unsynced:
+            self._sync_turn()
         self._note_idle()
 
     # -- syncing ------------------------------------------------------------------------------------
-
-    def _gather(self, turns: int, before: int) -> None:
-        """Put the sync off for a turn of the loop as long as more keeps coming to share it."""
-        self._gathering = len(self._unsynced) > before and turns < GATHER_TURNS_MAX
-        if self._gathering:
-            self._loop.call_soon(self._gather, turns + 1, len(self._unsynced))
-        else:
-            self._sync_turn()
 
     def _sync_turn(self) -> None:
         if self._syncing or not self._unsynced:
@@ -309,14 +299,12 @@ class Committer:
         """Make all frames durable; returns the segments for which that failed."""
         written = [frame for batch in batches for frame in batch.written.frames]
         started_s = time.monotonic()
-        if self._store.journal.accepts(written):
-            try:
-                self._store.journal.write(written)
-                self._sync_pace.note(time.monotonic() - started_s)
-                return {}
-            except OSError as error:
-                logger.error("the journal failed (%s): from now on each segment is synced by itself", error)
-        failures = self._sync_segments(batches)
+        try:
+            journaled = self._store.journal.write(written)
+        except OSError as error:
+            logger.error("the journal failed (%s): from now on each segment is synced by itself", error)
+            journaled = False
+        failures = {} if journaled else self._sync_segments(batches)
         self._sync_pace.note(time.monotonic() - started_s)
         return failures
 

@@ -64,59 +64,61 @@ class Journal:
 
     # -- writing ------------------------------------------------------------------------------------
 
-    def accepts(self, written: Sequence[WrittenFrame]) -> bool:
-        """Whether these frames can go through the journal, in place of a sync of each segment."""
+    def write(self, written: Sequence[WrittenFrame]) -> bool:
+        """Make the frames durable, or say False: then each segment must be synced by itself.
+
+        Raises OSError; then the journal is out of use.
+        """
         if self.broken is not None:
             return False
-        total_bytes = _BLOCK_BYTES
-        reached: dict[int, int] = {}
-        for frame in written:
-            total_bytes += _ENTRY.size + frame.header.frame_bytes
-            if frame.segment.sync_failed:
-                return False
-            key = id(frame.segment)
-            # What lies before must be durable too, or a power cut leaves a hole in front of this frame.
-            if frame.offset > reached.get(key, frame.segment.durable_bytes):
-                return False
-            reached[key] = frame.end
-        if total_bytes > min(BLOCK_BYTES_MAX, self._half_bytes):
+        body = self._encode(written)
+        size_bytes = _BLOCK_BYTES + len(body)
+        half = self._half_for(size_bytes) if body else None
+        if half is None:
             return False
-        half = self._halves[self._active]
-        return half.position + total_bytes <= self._half_bytes or self._halves[1 - self._active].clean
-
-    def write(self, written: Sequence[WrittenFrame]) -> None:
-        """Make the frames durable. Only after `accepts`. Raises OSError; then the journal is out of use."""
-        block = self._encode(written)
-        size_bytes = _BLOCK_BYTES + len(block[1])
-        half = self._halves[self._active]
-        if half.file is not None and half.position + size_bytes > self._half_bytes:
-            self._active = 1 - self._active
-            half = self._halves[self._active]
-            half.position = 0
+        fields = _BLOCK.pack(MAGIC, VERSION, self._next_block, len(written), len(body), crc32c(body))
         try:
             if half.file is None:
                 half.file = self._prepare(half.path)
-            half.file.write_at(block, half.position, sync=True)
+            half.file.write_at([fields + _CHECKSUM.pack(crc32c(fields)), body], half.position, sync=True)
         except OSError as error:
             self.broken = str(error)
             raise
         half.position += size_bytes + (-size_bytes % BLOCK_ALIGNMENT_BYTES)
         self._next_block += 1
-        for frame in written:
-            half.segments[id(frame.segment)] = frame.segment
-            frame.segment.durable_bytes = max(frame.segment.durable_bytes, frame.end)
+        for segment, offset, header, _ in written:
+            half.segments[id(segment)] = segment
+            segment.durable_bytes = max(segment.durable_bytes, offset + header.frame_bytes)
+        return True
 
-    def _encode(self, written: Sequence[WrittenFrame]) -> list[Buffer]:
+    def _encode(self, written: Sequence[WrittenFrame]) -> bytes:
+        """The entries of a block; nothing if these frames cannot go through the journal."""
         pieces: list[Buffer] = []
-        for frame in written:
-            segment = frame.segment
-            pieces.append(
-                _ENTRY.pack(segment.stream_key, segment.base, frame.offset, frame.header.frame_bytes)
-            )
-            pieces += frame.buffers
-        body = b"".join(pieces)
-        fields = _BLOCK.pack(MAGIC, VERSION, self._next_block, len(written), len(body), crc32c(body))
-        return [fields + _CHECKSUM.pack(crc32c(fields)), body]
+        reached: dict[Segment, int] = {}
+        total_bytes = 0
+        for segment, offset, header, buffers in written:
+            # What lies before must be durable too, or a power cut leaves a hole in front of this frame.
+            if offset > reached.get(segment, segment.durable_bytes):
+                return b""
+            frame_bytes = header.frame_bytes
+            reached[segment] = offset + frame_bytes
+            total_bytes += frame_bytes
+            if total_bytes > BLOCK_BYTES_MAX:
+                return b""
+            pieces.append(_ENTRY.pack(segment.stream_key, segment.base, offset, frame_bytes))
+            pieces += buffers
+        return b"".join(pieces)
+
+    def _half_for(self, size_bytes: int) -> _Half | None:
+        """The file with room for a block: the one in use, or the other if nothing relies on it any more."""
+        half, other = self._halves[self._active], self._halves[1 - self._active]
+        if half.position + size_bytes <= self._half_bytes:
+            return half
+        if not other.clean or size_bytes > self._half_bytes:
+            return None
+        self._active = 1 - self._active
+        other.position = 0
+        return other
 
     def _prepare(self, path: Path) -> File:
         """Every block written and allocated beforehand, so that a sync later has no metadata to write."""

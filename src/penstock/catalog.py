@@ -72,15 +72,19 @@ class Catalog:
 
     # -- runs ---------------------------------------------------------------------------------------
 
-    def begin_run(self, boot_id: str) -> PreviousRun:
-        """Note that a server works on the data from now on; tells how the one before ended."""
+    def previous_run(self, boot_id: str) -> PreviousRun:
+        """How the server before ended; a new catalog counts as a clean end in the present boot."""
+        with self._lock:
+            rows = dict(self._database.execute("SELECT key, value FROM meta"))
+        return PreviousRun(rows.get("clean", "yes") == "yes", rows.get("boot_id", boot_id))
+
+    def begin_run(self, boot_id: str) -> None:
+        """Note that a server works on the data from now on."""
         with self._lock, self._database as database:
             database.execute("BEGIN IMMEDIATE")
-            rows = dict(database.execute("SELECT key, value FROM meta"))
             database.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", [("clean", "no"), ("boot_id", boot_id)]
             )
-        return PreviousRun(rows.get("clean", "yes") == "yes", rows.get("boot_id", boot_id))
 
     def end_run(self) -> None:
         """Note that everything is synced and nothing will be written any more."""

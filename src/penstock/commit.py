@@ -77,6 +77,9 @@ class Batch:
         """Tell everybody who waits. Returns the number behind the last message that is committed."""
         sequence = self.first_sequence
         end = sequence + len(self.payloads)
+        if failed_from is None and len(self.waiting) == 1 and self.waiting[0][2] is None:
+            self.waiting[0][0].appended(sequence, end - sequence)
+            return end
         limit = end if failed_from is None else failed_from
         for sink, count, refusal in self.waiting:
             if refusal is not None:
@@ -151,7 +154,8 @@ class Committer:
         batch.data_bytes += data_bytes
         stream.next_sequence += count
         if not self._turn_due and not self._writing:
-            self._schedule()
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
 
     def refuse(self, stream: Stream, sink: AppendSink, refusal: PenstockError) -> None:
         """A message is not taken; its sink hears of it in its turn, behind those it sent before."""
@@ -345,7 +349,8 @@ class Committer:
         committed_next = batch.finish(failed_from, error)
         if committed_next > batch.first_sequence:
             stream.visible_next = committed_next
-        self._on_visible(stream)
+        if stream.watched:
+            self._on_visible(stream)
 
     def _note_idle(self) -> None:
         if not (self._staged or self._calls or self._writing or self._unsynced or self._syncing):

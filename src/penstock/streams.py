@@ -269,12 +269,14 @@ class Streams:
         waiter = _Waiter(start, min_count)
         waiters = self._waiters.setdefault(stream, [])
         waiters.append(waiter)
+        stream.watched = True
         try:
             await asyncio.wait_for(waiter.future, remaining_s)
         except asyncio.TimeoutError:
             raise self._not_enough(stream, start, min_count) from None
         finally:
             waiters.remove(waiter)
+            stream.watched = bool(waiters)
 
     async def read(
         self, name: str, start: int, min_count: int, max_count: int, convert: Callable[[list[Message]], T]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from penstock.log.files import Buffer, File, Files
-from penstock.log.segment import Segment, WrittenFrame
+from penstock.log.segment import DamagedFile, Segment, WrittenFrame
 
 MAGIC = b"PSJ1"
 VERSION = 1
@@ -60,6 +61,7 @@ class Journal:
         self._active = 0
         # Random, so that a block left over from an earlier run never looks like the successor of a new one.
         self._next_block = secrets.randbits(62)
+        self.unreadable = False  # the disk could not give back all of it
         self.broken: str | None = None  # after a failed write nothing is entrusted to it any more
 
     # -- writing ------------------------------------------------------------------------------------
@@ -171,16 +173,25 @@ class Journal:
         """Forget everything. Only after all that `recover` gave is synced in its place."""
         for half in self._halves:
             if self._files.exists(half.path):
-                file = self._files.open(half.path, write=True)
+                file = half.file or self._files.open(half.path, write=True)
                 file.write_at([bytes(BLOCK_ALIGNMENT_BYTES)], 0, sync=True)
-                file.close()
+
+    def set_aside(self) -> None:
+        """Keep the files under other names, because what they hold could not be written to its place."""
+        for half in self._halves:
+            if self._files.exists(half.path):
+                numbered = (half.path.with_suffix(f".failed-{i}") for i in count())
+                self._files.rename(half.path, next(path for path in numbered if not self._files.exists(path)))
+                self._files.sync_directory(half.path.parent)
 
     def _read_half(self, path: Path) -> list[tuple[int, list[Entry]]]:
         if not self._files.exists(path):
             return []
         file = self._files.open(path)
-        data = file.read_at(file.size_bytes(), 0)
+        reader = DamagedFile(file)
+        data = reader.read(reader.size_bytes, 0)
         file.close()
+        self.unreadable |= reader.unreadable
         return list(_decode_blocks(data))
 
 

@@ -6,6 +6,7 @@ The file's name tells its state: `<first sequence>.open` is being written or wai
 
 from __future__ import annotations
 
+import errno
 import struct
 import threading
 from array import array
@@ -29,6 +30,7 @@ FRAME_DATA_BYTES_MAX = 256 * 1024
 MERGE_BELOW_BYTES = 64 * 1024
 READ_WINDOW_BYTES = 1024 * 1024
 SCAN_WINDOW_BYTES = 4 * 1024 * 1024
+PAGE_BYTES = 4096
 
 FOOTER_MAGIC = b"PSIX"
 FOOTER_VERSION = 1
@@ -87,7 +89,9 @@ class Scan(NamedTuple):
     headers: list[tuple[int, Header]]
     gaps: list[Gap]
     end: int  # behind the last valid frame
-    tail_bytes: int  # bytes behind `end` in which no frame begins
+    tail_bytes: int  # bytes behind `end` in which no whole frame is
+    tail_is_torn: bool  # they are the beginning of a frame, as a write leaves it that was cut short
+    unreadable: bool  # the disk could not give back some of the bytes
 
 
 def file_name(base: int, suffix: str) -> str:
@@ -172,7 +176,11 @@ class Segment:
     def open_sealed(cls, files: Files, path: Path, stream_key: int, base: int) -> Segment | None:
         """A sealed segment from its footer alone; None if the footer cannot be trusted."""
         segment = cls(files, path, stream_key, base)
-        trailer = segment._read_trailer(files.open(path))
+        file = files.open(path)
+        try:
+            trailer = segment._read_trailer(file)
+        except OSError:
+            trailer = None
         if trailer is None:
             return None
         segment.next_sequence = trailer.next_sequence
@@ -199,6 +207,16 @@ class Segment:
             segment.newest_arrival_ms = max(segment.newest_arrival_ms, header.newest_arrival_ms)
         return segment, scan
 
+    def quarantine_tail(self, tail_bytes: int) -> None:
+        """What stands behind the last frame were messages: keep it, and use none of the numbers they may have had."""
+        content = self._content
+        assert content.first_sequences is not None
+        first = self.next_sequence
+        self.next_sequence += tail_bytes // frames.OVERHEAD_BYTES_PER_MESSAGE + 1
+        self.gaps = [*self.gaps, Gap(first, self.next_sequence)]
+        content.first_sequences.append(first)
+        content.offsets.append(content.size_bytes)
+
     def close(self) -> None:
         if self._content.file is not None:
             self._content.file.close()
@@ -215,7 +233,7 @@ class Segment:
         content.offsets.append(offset)
         first_sequences.append(header.first_sequence)
         content.size_bytes = offset + header.frame_bytes
-        self.charged_bytes += header.charged_bytes
+        self.charged_bytes += header.data_bytes + header.message_count * frames.OVERHEAD_BYTES_PER_MESSAGE
         if header.newest_arrival_ms > self.newest_arrival_ms:
             self.newest_arrival_ms = header.newest_arrival_ms
         self.next_sequence = header.first_sequence + header.message_count
@@ -319,6 +337,7 @@ class Segment:
 
     def _index_in_place(self, content: _Content, target: Path) -> tuple[_Content, Path]:
         assert content.file is not None
+        content.file.truncate(content.size_bytes)  # a footer that was not finished may stand there
         content.file.write_at([self._footer(content)], content.size_bytes)
         with self._syncing:
             self._sync_file(content)
@@ -494,23 +513,23 @@ def scan_frames(file: File, stream_key: int, base: int) -> Scan:
     """Walk over all frames, verify each, and go on behind damage at the next frame that is whole."""
     headers: list[tuple[int, Header]] = []
     gaps: list[Gap] = []
-    size_bytes = file.size_bytes()
+    reader = DamagedFile(file)
     expected = base
     offset = end = 0
     window_start, window = 0, b""
-    while offset < size_bytes:
+    while offset < reader.size_bytes:
         if offset - window_start + frames.HEADER_BYTES > len(window):
-            window_start, window = offset, file.read_at(SCAN_WINDOW_BYTES, offset)
+            window_start, window = offset, reader.read(SCAN_WINDOW_BYTES, offset)
         try:
             header = frames.decode_header(window, offset - window_start)
             if offset - window_start + header.frame_bytes > len(window):
-                wanted = max(SCAN_WINDOW_BYTES, min(header.frame_bytes, size_bytes - offset))
-                window_start, window = offset, file.read_at(wanted, offset)
+                wanted = max(SCAN_WINDOW_BYTES, min(header.frame_bytes, reader.size_bytes - offset))
+                window_start, window = offset, reader.read(wanted, offset)
             if header.stream_key != stream_key or header.first_sequence < expected:
                 raise BadFrame("the frame does not belong here")
             frames.decode(window, offset - window_start)
         except BadFrame:
-            found = _find_frame(file, offset + 1, size_bytes)
+            found = _find_frame(reader, offset + 1)
             if found is None:
                 break
             offset = found
@@ -521,15 +540,15 @@ def scan_frames(file: File, stream_key: int, base: int) -> Scan:
         expected = header.next_sequence
         offset += header.frame_bytes
         end = offset
-    return Scan(headers, gaps, end, size_bytes - end)
+    tail_bytes = reader.size_bytes - end
+    return Scan(headers, gaps, end, tail_bytes, _is_torn(reader, end), reader.unreadable)
 
 
-def _find_frame(file: File, start: int, size_bytes: int) -> int | None:
+def _find_frame(reader: DamagedFile, start: int) -> int | None:
     """Where the next header with a good checksum stands."""
-    overlap_bytes = frames.HEADER_BYTES
     position = start
-    while position < size_bytes:
-        window = file.read_at(SCAN_WINDOW_BYTES, position)
+    while position < reader.size_bytes:
+        window = reader.read(SCAN_WINDOW_BYTES, position)
         at = window.find(frames.MAGIC)
         while at >= 0:
             if (position + at) % frames.ALIGNMENT_BYTES == 0:
@@ -539,5 +558,45 @@ def _find_frame(file: File, start: int, size_bytes: int) -> int | None:
             at = window.find(frames.MAGIC, at + 1)
         if len(window) < SCAN_WINDOW_BYTES:
             return None
-        position += len(window) - overlap_bytes
+        position += len(window) - frames.HEADER_BYTES
     return None
+
+
+def _is_torn(reader: DamagedFile, end: int) -> bool:
+    tail_bytes = reader.size_bytes - end
+    if tail_bytes < frames.HEADER_BYTES:
+        return tail_bytes > 0
+    try:
+        return frames.decode_header(reader.read(frames.HEADER_BYTES, end)).frame_bytes > tail_bytes
+    except BadFrame:
+        return False
+
+
+class DamagedFile:
+    """Reads a file around bad places of the disk: zeros stand for what it cannot give back."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self.size_bytes = file.size_bytes()
+        self.unreadable = False
+
+    def read(self, size_bytes: int, offset: int) -> bytes:
+        try:
+            return self._file.read_at(size_bytes, offset)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        pieces = []
+        end = min(offset + size_bytes, self.size_bytes)
+        while offset < end:
+            piece_bytes = min(PAGE_BYTES - offset % PAGE_BYTES, end - offset)
+            pieces.append(self._read_page(piece_bytes, offset))
+            offset += piece_bytes
+        return b"".join(pieces)
+
+    def _read_page(self, size_bytes: int, offset: int) -> bytes:
+        try:
+            return self._file.read_at(size_bytes, offset)
+        except OSError:
+            self.unreadable = True
+            return bytes(size_bytes)

@@ -9,13 +9,15 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from penstock.catalog import Catalog, StoredStream
 from penstock.errors import DataDirectoryInUse, StorageFailed
+from penstock.log import frame as frames
 from penstock.log.files import Files, MemoryFiles, OsFiles
 from penstock.log.frame import BadFrame
-from penstock.log.journal import Journal
+from penstock.log.journal import Entry, Journal
 from penstock.log.segment import OPEN_SUFFIX, Segment, file_name
 from penstock.log.stream import Stream
 from penstock.model import INT64_MAX, ExportStatus, Persistence, StreamDefinition
@@ -61,44 +63,70 @@ class Store:
         self._clocks = (monotonic_s, wall_ms)
         self._files.make_directory(data_dir / "streams")
         self._files.sync_directory(data_dir)
-        self._lock_descriptor = _lock(data_dir)
-        self.catalog = Catalog(data_dir / "catalog.sqlite3")
-        self.journal = Journal(self._files, data_dir, journal_size_bytes)
-        self._open()
+        self._files.sync_directory(data_dir.parent)
+        with ExitStack() as undo:
+            self._lock_descriptor = _lock(data_dir)
+            undo.callback(os.close, self._lock_descriptor)
+            self.catalog = Catalog(data_dir / "catalog.sqlite3")
+            undo.callback(self.catalog.close)
+            self.journal = Journal(self._files, data_dir, journal_size_bytes)
+            self._open()
+            undo.pop_all()
 
     # -- opening and closing ------------------------------------------------------------------------
 
     def _open(self) -> None:
-        previous = self.catalog.begin_run(self._boot_id)
+        previous = self.catalog.previous_run(self._boot_id)
         stored_streams = self.catalog.streams()
-        self._replay_journal(stored_streams)
+        lost_next = self._replay_journal(stored_streams)
         lost_cache = not previous.clean and previous.boot_id != self._boot_id
         for stored in stored_streams:
-            self._open_stream(stored, lost_cache=lost_cache)
+            self._open_stream(
+                stored, lost_next.get(stored.key, 0), clean=previous.clean, lost_cache=lost_cache
+            )
         self._remove_orphans({stream.directory.name for stream in self.streams.values()})
         self.check_free_space()
+        # Not before: if we die while opening, the next server must know what we knew.
+        self.catalog.begin_run(self._boot_id)
 
-    def _replay_journal(self, stored_streams: list[StoredStream]) -> None:
-        """Write every journaled frame to its place again; a file that is gone was deleted later."""
+    def _replay_journal(self, stored_streams: list[StoredStream]) -> dict[int, int]:
+        """Write every journaled frame to its place again; a file that is gone was deleted later.
+
+        Also where the same bytes can be read: after a failed sync they may be in the page cache only. Returns, by
+        stream, the numbers behind messages that the disk did not take.
+        """
         directories = {s.key: directory_name(s.key, s.definition.name) for s in stored_streams}
-        opened = {}
+        replays: dict[Path, list[Entry]] = {}
         for entry in self.journal.recover():
-            if entry.stream_key not in directories:
-                continue
-            folder = self.data_dir / "streams" / directories[entry.stream_key]
-            path = folder / file_name(entry.segment_base, OPEN_SUFFIX)
-            if path not in opened:
-                opened[path] = self._files.open(path, write=True) if self._files.exists(path) else None
-            file = opened[path]
-            if file is not None and file.read_at(len(entry.frame), entry.offset) != entry.frame:
-                file.write_at([entry.frame], entry.offset)
-        for file in opened.values():
-            if file is not None:
-                file.sync()
-                file.close()
-        self.journal.clear()
+            if entry.stream_key in directories:
+                folder = self.data_dir / "streams" / directories[entry.stream_key]
+                replays.setdefault(folder / file_name(entry.segment_base, OPEN_SUFFIX), []).append(entry)
+        lost_next: dict[int, int] = {}
+        for path, entries in replays.items():
+            try:
+                self._replay(path, entries)
+            except OSError as error:
+                logger.error("%s: %d journaled frames cannot be restored (%s)", path, len(entries), error)
+                last = frames.decode_header(entries[-1].frame)
+                lost_next[last.stream_key] = max(lost_next.get(last.stream_key, 0), last.next_sequence)
+        if lost_next or self.journal.unreadable:
+            logger.error("the journal is kept as journal-*.failed-*: check the disk")
+            self.journal.set_aside()
+        else:
+            self.journal.clear()
+        return lost_next
 
-    def _open_stream(self, stored: StoredStream, *, lost_cache: bool) -> None:
+    def _replay(self, path: Path, entries: list[Entry]) -> None:
+        try:
+            file = self._files.open(path, write=True)
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            file.write_at([entry.frame], entry.offset)
+        file.sync()
+        file.close()
+
+    def _open_stream(self, stored: StoredStream, lost_next: int, *, clean: bool, lost_cache: bool) -> None:
         stream = self._new_stream(stored.key, stored.definition)
         statuses = stored.statuses
         if stored.definition.persistence is Persistence.MEMORY:
@@ -107,11 +135,11 @@ class Store:
             stream.create()
         else:
             self._files.make_directory(stream.directory)
-            stream.open()
+            stream.open(clean=clean, lost_cache=lost_cache)
             exported = max((s.last_exported_sequence_number for s in statuses.values()), default=-1)
             # A number that a client or a destination has seen must not come again for another message.
             reserved = stored.reserved_next if lost_cache or not stream.segments else 0
-            stream.skip_to(max(exported + 1, reserved))
+            stream.skip_to(max(exported + 1, reserved, lost_next))
         stream.reserved_next = self._reserve_limit(stored.definition, stored.reserved_next)
         self.streams[stored.definition.name] = stream
         self.statuses[stored.definition.name] = statuses
@@ -134,16 +162,21 @@ class Store:
         self._files.remove_directory(folder)
 
     def close(self, *, clean: bool = True) -> None:
-        if clean:
-            for stream in self.streams.values():
-                for segment in stream.segments:
-                    segment.sync()
+        """Sync everything and let go of the directory. `clean` False: as a process that is killed would."""
+        if clean and self._sync_all():
+            with suppress(OSError):  # what is replayed once more is only written once more
+                self.journal.clear()
             self.catalog.end_run()
         for stream in self.streams.values():
             stream.close()
         self.journal.close()
         self.catalog.close()
         os.close(self._lock_descriptor)
+
+    def _sync_all(self) -> bool:
+        segments = [segment for stream in self.streams.values() for segment in stream.segments]
+        self.sync_segments(segments)
+        return not any(segment.sync_failed for segment in segments)
 
     # -- streams ------------------------------------------------------------------------------------
 

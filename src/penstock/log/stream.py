@@ -25,6 +25,7 @@ from penstock.log.segment import (
     TEMPORARY_SUFFIX,
     FrameRun,
     Gap,
+    Scan,
     Segment,
     WrittenFrame,
     base_of,
@@ -83,6 +84,7 @@ class Stream:
         self.next_sequence = 0  # the next number to be given out
         self.write_next = 0  # the next number to be written
         self.visible_next = 0  # readers see messages before this
+        self.watched = False  # somebody wants to hear of new messages
         self.to_seal: list[Segment] = []
         self.lost_messages = 0  # dropped by overwrite or expiry since the server started
 
@@ -92,8 +94,11 @@ class Stream:
         self._files.make_directory(self.directory)
         self.segments = [Segment.create(self._files, self.directory, self.key, 0)]
 
-    def open(self) -> None:
-        """Recover from what is on disk. The journal must have been replayed before."""
+    def open(self, *, clean: bool = False, lost_cache: bool = False) -> None:
+        """Recover from what is on disk. The journal must have been replayed before.
+
+        `clean`: the last server synced everything and stopped; `lost_cache`: it did not, and the power went.
+        """
         bases: dict[int, set[str]] = {}
         for name in self._files.list_names(self.directory):
             base = base_of(name)
@@ -103,10 +108,15 @@ class Stream:
                 self._files.remove(self.directory / name)
         last = max(bases, default=-1)
         for base in sorted(bases):
-            self.segments.append(self._open_segment(base, bases[base], is_last=base == last))
+            segment, scan = self._open_segment(base, bases[base])
+            self.segments.append(segment)
+            if scan is not None and base == last:
+                self._recover_tail(segment, scan, clean=clean, lost_cache=lost_cache)
         for earlier, later in pairwise(self.segments):
             if earlier.next_sequence < later.base:
                 self.missing.append(Gap(earlier.next_sequence, later.base))
+            elif not earlier.sealed and not earlier.gaps:
+                self.to_seal.append(earlier)
         self._age_segments()
         self.charged_bytes = sum(segment.charged_bytes for segment in self.segments)
         for gap in self.gaps():
@@ -117,35 +127,38 @@ class Stream:
         self.next_sequence = self.segments[-1].next_sequence if self.segments else 0
         self.visible_next = self.write_next = self.next_sequence
 
-    def _open_segment(self, base: int, suffixes: set[str], *, is_last: bool) -> Segment:
+    def _open_segment(self, base: int, suffixes: set[str]) -> tuple[Segment, Scan | None]:
+        """The segment, and what a walk over its frames found if it had no index."""
+        sealed_path = self.directory / file_name(base, SEALED_SUFFIX)
+        open_path = self.directory / file_name(base, OPEN_SUFFIX)
         if SEALED_SUFFIX in suffixes:
-            path = self.directory / file_name(base, SEALED_SUFFIX)
-            sealed = Segment.open_sealed(self._files, path, self.key, base)
+            sealed = Segment.open_sealed(self._files, sealed_path, self.key, base)
             if sealed is not None:
                 if OPEN_SUFFIX in suffixes:
-                    self._files.remove(self.directory / file_name(base, OPEN_SUFFIX))
-                return sealed
-        if OPEN_SUFFIX not in suffixes:
+                    self._files.remove(open_path)
+                return sealed, None
+        if OPEN_SUFFIX in suffixes:
+            return Segment.open_scanned(self._files, open_path, self.key, base)
+        logger.warning(
+            "stream %r: segment %d has lost its index; reading all of it", self.definition.name, base
+        )
+        damaged, scan = Segment.open_scanned(self._files, sealed_path, self.key, base)
+        damaged.sealed = True
+        return damaged, scan
+
+    def _recover_tail(self, segment: Segment, scan: Scan, *, clean: bool, lost_cache: bool) -> None:
+        """Cut an unfinished write; anything else behind the last frame is damage, and stays."""
+        if not scan.tail_bytes:
+            return
+        unfinished = not scan.unreadable and (lost_cache or (scan.tail_is_torn and not clean))
+        if segment.sealed or not unfinished:
+            segment.quarantine_tail(scan.tail_bytes)
+        elif not scan.gaps:
             logger.warning(
-                "stream %r: segment %d has lost its index; reading all of it", self.definition.name, base
-            )
-            damaged, _ = Segment.open_scanned(
-                self._files, self.directory / file_name(base, SEALED_SUFFIX), self.key, base
-            )
-            damaged.sealed = True
-            return damaged
-        path = self.directory / file_name(base, OPEN_SUFFIX)
-        segment, scan = Segment.open_scanned(self._files, path, self.key, base)
-        if is_last and not scan.gaps:
-            if scan.tail_bytes:
-                logger.warning(
-                    "stream %r: cutting an unfinished write of %d bytes behind message %d",
-                    self.definition.name, scan.tail_bytes, segment.next_sequence - 1,
-                )  # fmt: skip
-                segment.truncate_tail()
-        elif not scan.gaps and not scan.tail_bytes:
-            self.to_seal.append(segment)
-        return segment
+                "stream %r: cutting an unfinished write of %d bytes behind message %d",
+                self.definition.name, scan.tail_bytes, segment.next_sequence - 1,
+            )  # fmt: skip
+            segment.truncate_tail()
 
     def _age_segments(self) -> None:
         """From here on ages are counted by the monotonic clock; a wall clock that ran back counts as no age."""
@@ -195,10 +208,10 @@ class Stream:
         if not self.segments or data_bytes > FRAME_DATA_BYTES_MAX or write_next > self.reserved_next:
             return None
         active = self.segments[-1]
-        if not self._writable(active, first_sequence):
+        if active.next_sequence != first_sequence or active.sealed or active.poisoned or active.gaps:
             return None
         header, buffers = frames.encode(self.key, first_sequence, arrival_ms, payloads)
-        charged_bytes = self.charged_bytes + header.charged_bytes
+        charged_bytes = self.charged_bytes + data_bytes + len(payloads) * OVERHEAD_BYTES_PER_MESSAGE
         if active.size_bytes + header.frame_bytes > self.segment_size_bytes:
             return None
         if self._overwrites and charged_bytes > self._definition.max_size_bytes:
@@ -380,7 +393,9 @@ class Stream:
                     sequence = max(sequence, self.oldest_sequence)
                     continue
                 if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
-                    raise StorageFailed(f"the messages cannot be read now ({error.strerror}): try again") from error
+                    raise StorageFailed(
+                        f"the messages cannot be read now ({error.strerror}): try again"
+                    ) from error
                 logger.error("stream %r: message %d: %s", self.definition.name, sequence, error)
                 segment.note_damage(sequence)
             else:

@@ -218,8 +218,11 @@ def _text_header(length: int) -> bytes:
 
 def encode_append_answers(ids: bytes, id_bytes: int, first_sequence: int) -> bytes:
     """The successful answers to appends that got consecutive numbers. `ids` are their requestIds, joined."""
-    count = len(ids) // id_bytes
     width = _integer_width(first_sequence)
+    if len(ids) == id_bytes:
+        opening, middle = _answer_parts(id_bytes, width)
+        return b"".join((opening, ids, middle, first_sequence.to_bytes(width or 1, "big")))
+    count = len(ids) // id_bytes
     if _integer_width(first_sequence + count - 1) != width:
         middle_sequence = next(bound for bound in _WIDTH_BOUNDS if bound > first_sequence)
         cut = (middle_sequence - first_sequence) * id_bytes
@@ -227,8 +230,6 @@ def encode_append_answers(ids: bytes, id_bytes: int, first_sequence: int) -> byt
             ids[cut:], id_bytes, middle_sequence
         )
     opening, middle = _answer_parts(id_bytes, width)
-    if count == 1:
-        return b"".join((opening, ids, middle, first_sequence.to_bytes(width or 1, "big")))
     if count >= UNIFORM_ANSWERS_MIN:
         return _uniform_answers(opening, ids, id_bytes, middle, first_sequence, width or 1)
     pieces: list[bytes] = []

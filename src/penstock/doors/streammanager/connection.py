@@ -513,7 +513,8 @@ class Connection(asyncio.Protocol):
         self._unanswered_appends -= count
         if frames and not self._closed and not self._hung_up:
             self._transport.write(frames)
-        self._answered()
+        if self._last_request or self._ordered:
+            self._answered()
 
     def _answered(self) -> None:
         if self._last_request:

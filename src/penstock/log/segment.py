@@ -207,6 +207,10 @@ class Segment:
             segment.newest_arrival_ms = max(segment.newest_arrival_ms, header.newest_arrival_ms)
         return segment, scan
 
+    def trust(self) -> None:
+        """The server before has synced it."""
+        self.synced_bytes = self.durable_bytes = self.size_bytes
+
     def quarantine_tail(self, tail_bytes: int) -> None:
         """What stands behind the last frame were messages: keep it, and use none of the numbers they may have had."""
         content = self._content

@@ -57,6 +57,7 @@ class Store:
         self.streams: dict[str, Stream] = {}
         self.statuses: dict[str, dict[str, ExportStatus]] = {}
         self.disk_full = False
+        self._found_unsynced: set[Segment] = set()  # left in the page cache by a server that was killed
         self._files: Files = files if files is not None else OsFiles()
         self._free_space_floor_bytes = free_space_floor_bytes
         self._boot_id = boot_id if boot_id is not None else read_boot_id()
@@ -136,6 +137,7 @@ class Store:
         else:
             self._files.make_directory(stream.directory)
             stream.open(clean=clean, lost_cache=lost_cache)
+            self._found_unsynced.update(stream.segments)
             exported = max((s.last_exported_sequence_number for s in statuses.values()), default=-1)
             # A number that a client or a destination has seen must not come again for another message.
             reserved = stored.reserved_next if lost_cache or not stream.segments else 0
@@ -247,13 +249,13 @@ class Store:
     def sync_segments(self, dirty: Iterable[Segment]) -> None:
         """The background sync of what was acknowledged without one, and of what the journal speaks for."""
         resting = self.journal.resting_segments()
-        for segment in {*dirty, *resting}:
+        found, self._found_unsynced = self._found_unsynced, set()
+        for segment in {*dirty, *resting, *found}:
             try:
                 segment.sync()
             except OSError as error:
-                segment.poisoned = True
                 logger.error("%s: background sync failed (%s); check the disk", segment.path, error)
-        self.journal.release([segment for segment in resting if not segment.poisoned])
+        self.journal.release([segment for segment in resting if not segment.sync_failed])
 
     def seal_segments(self) -> None:
         for stream in list(self.streams.values()):

@@ -110,6 +110,8 @@ class Stream:
         for base in sorted(bases):
             segment, scan = self._open_segment(base, bases[base])
             self.segments.append(segment)
+            if clean:
+                segment.trust()
             if scan is not None and base == last:
                 self._recover_tail(segment, scan, clean=clean, lost_cache=lost_cache)
         for earlier, later in pairwise(self.segments):

@@ -28,6 +28,7 @@ _NAME_CHARACTERS = bytes(c for c in range(128) if re.match(rb"[\w ,.\-]", bytes(
 UNIFORM_FRAMES_MIN = 8
 UNIFORM_ANSWERS_MIN = 16
 ID_BYTES_MAX = 255
+NAME_BYTES_MAX = 255
 
 
 def only_name_characters(text: bytes) -> bool:
@@ -64,7 +65,7 @@ def _header(data: bytes, position: int, major: int) -> tuple[int, int] | None:
 
 
 def parse_append(data: bytes, position: int, end: int) -> Append | None:
-    """The append in the frame from `position` (its length field) to `end`, if it has the usual shape."""
+    """The append in the frame from `position` (its length field) to `end`, if it has the usual shape and text."""
     if not data.startswith(_OPENING, position + 4):
         return None
     try:
@@ -85,11 +86,16 @@ def parse_append(data: bytes, position: int, end: int) -> Append | None:
         payload = _header(data, payload_key_end, 2)
     except IndexError:
         return None
-    if payload is None or payload[0] + payload[1] != end or payload[0] == 0 or request_id[0] == 0:
+    if payload is None or payload[0] + payload[1] != end or payload[0] == 0:
+        return None
+    id_text, name_text = data[request_id[1] : key_at], data[name[1] : payload_key_at]
+    if not (1 <= len(id_text) <= ID_BYTES_MAX and 1 <= len(name_text) <= NAME_BYTES_MAX):
+        return None
+    if not only_name_characters(id_text + name_text):
         return None
     return Append(
-        data[request_id[1] : key_at],
-        data[name[1] : payload_key_at],
+        id_text,
+        name_text,
         data[payload[1] : end],
         request_id[1] - position,
         payload_key_end - position,
@@ -112,13 +118,10 @@ class Shape:
         "_payload_header_at",
         "id_bytes",
         "name",
-        "name_text",
     )
 
     def __init__(self, data: bytes, position: int, append: Append) -> None:
-        self.name_text = name = append.name
-        # None: a name that no stream can have, left to the full rules
-        self.name = name.decode() if only_name_characters(name) and 1 <= len(name) <= 255 else None
+        self.name = append.name.decode()
         self.id_bytes = len(append.request_id)
         self._id_at = append.id_at
         self._middle_at = append.id_at + self.id_bytes

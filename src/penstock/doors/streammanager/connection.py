@@ -14,7 +14,6 @@ from socket import IPPROTO_TCP, TCP_QUICKACK
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.doors.streammanager.append import (
-    ID_BYTES_MAX,
     Shape,
     encode_append_answers,
     frame_length,
@@ -263,7 +262,7 @@ class Connection(asyncio.Protocol):
             if frame_end > end or length < 2:
                 break
             append = parse_append(data, position, frame_end)
-            if append is not None and 1 < len(append.request_id) <= ID_BYTES_MAX:
+            if append is not None and len(append.request_id) > len(SHARED_REQUEST_ID):
                 found = Shape(data, position, append)
                 if shape is None or not shape.matches(found):
                     self._stage(shape, ids, payloads)
@@ -274,15 +273,17 @@ class Connection(asyncio.Protocol):
             else:
                 self._stage(shape, ids, payloads)
                 ids, payloads = [], []
-                self._dispatch(data[position + 4], data[position + 5 : frame_end])
-                if self._discarding:
-                    return
+                if not self._discarding:
+                    self._dispatch(data[position + 4], data[position + 5 : frame_end])
+            if self._discarding:
+                return
             position = frame_end
             if self._ordered:
                 self._parse_one(data, position)
                 return
         self._stage(shape, ids, payloads)
-        self._keep_rest(data, position)
+        if not self._discarding:
+            self._keep_rest(data, position)
 
     def _parse_one(self, data: bytes, position: int) -> None:
         """For a client that gives all its requests the same requestId: one at a time, answers in order."""
@@ -393,21 +394,17 @@ class Connection(asyncio.Protocol):
             return
         assert shape is not None
         joined = ids[0] if len(ids) == 1 else b"".join(ids)
-        if shape.name is not None and only_name_characters(joined):
+        if only_name_characters(joined):
             self._unanswered_appends += len(payloads)
             self._streams.append(shape.name, payloads, _Appends(self, joined, shape.id_bytes))
             return
         for index, payload in enumerate(payloads):
             request_id = joined[index * shape.id_bytes : (index + 1) * shape.id_bytes]
-            self._append_checked(request_id, shape.name_text, bytes(payload))
-
-    def _append_checked(self, request_id: bytes, name: bytes, payload: bytes) -> None:
-        """One append whose requestId or stream name is odd: through the full rules."""
-        try:
-            body = {"name": name.decode(), "payload": payload}
-            self._append_message(request_id.decode(), body)
-        except UnicodeDecodeError:
-            self._protocol_error("text that is not UTF-8")
+            try:
+                self._append_message(request_id.decode(), {"name": shape.name, "payload": bytes(payload)})
+            except UnicodeDecodeError:
+                self._protocol_error("a requestId that is not UTF-8")
+                return
 
     def _append_message(self, request_id: str, body: dict[str, Any]) -> None:
         problem = request_id_problem(request_id)

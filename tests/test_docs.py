@@ -142,16 +142,16 @@ def test_data_directory_holds_what_is_listed(tmp_path: Path) -> None:
     store.close()
 
     listed = [row["path"].strip("`") for row in table("log-format.md", "path", "is")]
-    patterns = {
-        path: re.escape(path)
-        .replace("<key>", "[0-9a-f]{16}")
-        .replace("<name>", "[a-z0-9_-]{1,64}")
-        .replace("<base>", "[0-9]{20}")
-        for path in listed
-    }
+    parts = {"<key>": "[0-9a-f]{16}", "<name>": "[a-z0-9_-]{1,64}", "<base>": "[0-9]{20}"}
+    parts |= {"<half>": "[01]", "<number>": "[0-9]+"}
+    patterns = {path: re.sub("<.*?>", lambda part: parts[part[0]], re.escape(path)) for path in listed}
     unlisted = [name for name in found if not any(re.fullmatch(p, name) for p in patterns.values())]
     assert not unlisted
-    passing = {"journal-1", f"streams/<key>-<name>/<base>{TEMPORARY_SUFFIX}"}
+    passing = {
+        "journal-1",
+        "journal-<half>.failed-<number>",
+        f"streams/<key>-<name>/<base>{TEMPORARY_SUFFIX}",
+    }
     missing = {path for path, p in patterns.items() if not any(re.fullmatch(p, name) for name in found)}
     assert missing == passing
 

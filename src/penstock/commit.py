@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.errors import PenstockError
 from penstock.log.files import Buffer
@@ -56,6 +56,14 @@ class Pace:
         return self._short_in_a_row >= INLINE_AFTER
 
 
+class Failure(NamedTuple):
+    """Messages that are not committed, and why."""
+
+    first_sequence: int
+    next_sequence: int
+    error: PenstockError
+
+
 class Batch:
     """Messages of one stream that are committed together."""
 
@@ -73,26 +81,35 @@ class Batch:
     def charged_bytes(self) -> int:
         return self.data_bytes + len(self.payloads) * OVERHEAD_BYTES_PER_MESSAGE
 
-    def finish(self, failed_from: int | None, error: PenstockError | None) -> int:
+    def failures_of_write(self) -> list[Failure]:
+        failed_from, error = self.written.failed_from, self.written.error
+        if failed_from is None or error is None:
+            return []
+        return [Failure(failed_from, self.first_sequence + len(self.payloads), error)]
+
+    def finish(self, failures: list[Failure]) -> int:
         """Tell everybody who waits. Returns the number behind the last message that is committed."""
         sequence = self.first_sequence
-        end = sequence + len(self.payloads)
-        if failed_from is None and len(self.waiting) == 1 and self.waiting[0][2] is None:
-            self.waiting[0][0].appended(sequence, end - sequence)
-            return end
-        limit = end if failed_from is None else failed_from
+        if not failures and len(self.waiting) == 1 and self.waiting[0][2] is None:
+            self.waiting[0][0].appended(sequence, len(self.payloads))
+            return sequence + len(self.payloads)
+        committed_next = sequence
         for sink, count, refusal in self.waiting:
             if refusal is not None:
                 sink.append_failed(count, refusal)
                 continue
-            committed = min(max(limit - sequence, 0), count)
-            if committed:
-                sink.appended(sequence, committed)
-            if committed < count:
-                assert error is not None
-                sink.append_failed(count - committed, error)
-            sequence += count
-        return limit
+            end = sequence + count
+            while sequence < end:
+                failure = next((f for f in failures if f.next_sequence > sequence), None)
+                if failure is not None and failure.first_sequence <= sequence:
+                    stop = min(failure.next_sequence, end)
+                    sink.append_failed(stop - sequence, failure.error)
+                else:
+                    stop = end if failure is None else min(failure.first_sequence, end)
+                    sink.appended(sequence, stop - sequence)
+                    committed_next = stop
+                sequence = stop
+        return committed_next
 
 
 class _Call:
@@ -196,6 +213,8 @@ class Committer:
 
     def _turn(self) -> None:
         self._turn_due = False
+        if self._writing:  # begun by an append that came while others were being told; it is not forgotten
+            return
         self._being_written, self._staged = self._staged, {}
         batches = list(self._being_written.values())
         calls, self._calls = self._calls, []
@@ -281,7 +300,7 @@ class Committer:
                     continue
                 for frame in written_frames:
                     self.dirty.add(frame.segment)
-            self._publish(batch, batch.written.failed_from, batch.written.error)
+            self._publish(batch, batch.failures_of_write())
         if self._unsynced:
             self._sync_turn()
         self._note_idle()
@@ -334,20 +353,19 @@ class Committer:
         if self._store.journal.needs_release:
             self.sync_wanted.set()
         for batch in batches:
-            failed = _first_failure(batch.written.frames, failures)
-            if failed is None:
-                self._publish(batch, batch.written.failed_from, batch.written.error)
-                continue
-            sequence = failed.header.first_sequence
-            self._publish(batch, sequence, failures[failed.segment])
-            take_back = partial(batch.stream.poison, failed.segment, sequence)
-            self._calls.append(_Call(take_back, self._loop.create_future()))
-            self._schedule()
+            unsynced = [f for f in batch.written.frames if f.segment in failures] if failures else []
+            failed = [
+                Failure(f.header.first_sequence, f.header.next_sequence, failures[f.segment]) for f in unsynced
+            ]
+            self._publish(batch, failed + batch.failures_of_write())
+            if unsynced:
+                self._calls.append(_Call(partial(_take_back, batch.stream, unsynced), self._loop.create_future()))
+                self._schedule()
 
-    def _publish(self, batch: Batch, failed_from: int | None, error: PenstockError | None) -> None:
+    def _publish(self, batch: Batch, failures: list[Failure]) -> None:
         stream = batch.stream
-        committed_next = batch.finish(failed_from, error)
-        if committed_next > batch.first_sequence:
+        committed_next = batch.finish(failures)
+        if committed_next > stream.visible_next:
             stream.visible_next = committed_next
         if stream.watched:
             self._on_visible(stream)
@@ -357,7 +375,6 @@ class Committer:
             self._idle.set()
 
 
-def _first_failure(
-    written: list[WrittenFrame], failures: dict[Segment, PenstockError]
-) -> WrittenFrame | None:
-    return next((frame for frame in written if frame.segment in failures), None) if failures else None
+def _take_back(stream: Stream, unsynced: list[WrittenFrame]) -> None:
+    for frame in unsynced:
+        stream.poison(frame.segment, frame.header.first_sequence)

@@ -140,8 +140,8 @@ class Journal:
 
     @property
     def needs_release(self) -> bool:
-        """Whether segments must be synced before the file that is not in use can be used again."""
-        return not self._halves[1 - self._active].clean
+        """Whether segments can be synced so that the file that is not in use can be used again."""
+        return any(not segment.sync_failed for segment in self.resting_segments())
 
     def resting_segments(self) -> list[Segment]:
         """Segments to sync so that the file that is not in use can be used again."""

@@ -199,6 +199,9 @@ class Store:
     def update_stream(
         self, stream: Stream, definition: StreamDefinition, statuses: dict[str, ExportStatus]
     ) -> None:
+        if stream.definition.flush_on_write and not definition.flush_on_write:
+            for segment in stream.segments:  # what was appended before is still owed its sync
+                segment.sync()
         self.catalog.put_stream(stream.key, definition, 0, statuses.values())
         stream.definition = definition
         stream.reserved_next = self._reserve_limit(definition, 0)
@@ -210,6 +213,7 @@ class Store:
         self.catalog.remove_stream(stream.key)
         name = stream.definition.name
         del self.streams[name], self.statuses[name]
+        stream.deleted = True
         stream.to_seal.clear()
         stream.segments = []  # readers that are under way finish in the files they have
         if stream.definition.persistence is Persistence.FILE:
@@ -251,6 +255,8 @@ class Store:
         resting = self.journal.resting_segments()
         found, self._found_unsynced = self._found_unsynced, set()
         for segment in {*dirty, *resting, *found}:
+            if segment.sync_failed:  # and said so
+                continue
             try:
                 segment.sync()
             except OSError as error:

@@ -10,11 +10,12 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import CorruptMessages, DiskFull, PenstockError, StorageFailed
+from penstock.errors import CorruptMessages, DiskFull, PenstockError, StorageFailed, StreamNotFound
 from penstock.log import frame as frames
 from penstock.log.files import Buffer, Files
 from penstock.log.frame import OVERHEAD_BYTES_PER_MESSAGE, BadFrame, Frame
@@ -86,6 +87,7 @@ class Stream:
         self.visible_next = 0  # readers see messages before this
         self.watched = False  # somebody wants to hear of new messages
         self.to_seal: list[Segment] = []
+        self.deleted = False
         self.lost_messages = 0  # dropped by overwrite or expiry since the server started
 
     # -- opening ------------------------------------------------------------------------------------
@@ -107,6 +109,7 @@ class Stream:
             elif name.endswith(TEMPORARY_SUFFIX):
                 self._files.remove(self.directory / name)
         last = max(bases, default=-1)
+        unfinished: list[Segment] = []
         for base in sorted(bases):
             segment, scan = self._open_segment(base, bases[base])
             self.segments.append(segment)
@@ -114,11 +117,12 @@ class Stream:
                 segment.trust()
             if scan is not None and base == last:
                 self._recover_tail(segment, scan, clean=clean, lost_cache=lost_cache)
-        for earlier, later in pairwise(self.segments):
-            if earlier.next_sequence < later.base:
-                self.missing.append(Gap(earlier.next_sequence, later.base))
-            elif not earlier.sealed and not earlier.gaps:
-                self.to_seal.append(earlier)
+            elif scan is not None and not segment.sealed and not scan.gaps:
+                (unfinished if scan.tail_bytes else self.to_seal).append(segment)
+        self._find_missing()
+        cut_short = {gap.first for gap in self.missing}
+        # Where no message is missing, the bytes behind the last one are of a footer that was not finished.
+        self.to_seal += [segment for segment in unfinished if segment.next_sequence not in cut_short]
         self._age_segments()
         self.charged_bytes = sum(segment.charged_bytes for segment in self.segments)
         for gap in self.gaps():
@@ -230,6 +234,9 @@ class Stream:
 
     def write(self, first_sequence: int, payloads: Sequence[Buffer], arrival_ms: int) -> Written:
         """Write messages whose numbers were given out before; sequence numbers of failures are not used again."""
+        if self.deleted:
+            gone = StreamNotFound(f"the message stream {self.definition.name} was deleted")
+            return Written([], first_sequence, gone)
         written: list[WrittenFrame] = []
         sequence = first_sequence
         self.write_next = first_sequence + len(payloads)
@@ -253,6 +260,7 @@ class Stream:
         """After a failed write or sync: take back what was not acknowledged, and write nothing more here."""
         segment.poisoned = True
         self.charged_bytes -= segment.cut(sequence)
+        self._find_missing()
         try:
             segment.truncate_tail()
         except OSError as error:
@@ -311,26 +319,41 @@ class Stream:
         previous = self.segments[-1] if self.segments else None
         if previous is not None and previous.base == sequence:
             # Nothing was ever stored in it: its name is needed for the successor.
-            self.segments.pop()
-            previous.close()
+            self.segments = self.segments[:-1]
             self._files.remove(previous.path)
             previous = None
         segment = Segment.create(self._files, self.directory, self.key, sequence)
         segment.newest_monotonic_s = self._monotonic_s()
         self.segments.append(segment)
-        if previous is not None and previous.next_sequence < sequence:
-            self.missing.append(Gap(previous.next_sequence, sequence))
-        if previous is not None and self._writable(previous):
-            self.to_seal.append(previous)
+        if previous is not None:
+            self._retire(previous)
+            self._find_missing()
         return segment
 
+    def _retire(self, segment: Segment) -> None:
+        """The segment has a successor: seal it, or remove it if nothing is in it."""
+        if segment.next_sequence == segment.base:
+            self.segments = [s for s in self.segments if s is not segment]
+            with suppress(OSError):  # an empty file is left behind
+                segment.drop()
+        elif not (segment.sealed or segment.gaps or segment.sync_failed):
+            self.to_seal.append(segment)
+
+    def _find_missing(self) -> None:
+        self.missing = [
+            Gap(earlier.next_sequence, later.base)
+            for earlier, later in pairwise(self.segments)
+            if earlier.next_sequence < later.base
+        ]
+
     def _drop_oldest(self) -> None:
-        segment = self.segments.pop(0)
-        if segment in self.to_seal:
+        segment = self.segments[0]
+        self.segments = self.segments[1:]  # a new list: readers in other threads may be searching the old one
+        with suppress(ValueError):
             self.to_seal.remove(segment)
         self.charged_bytes -= segment.charged_bytes
         self.lost_messages += segment.next_sequence - segment.base
-        self.missing = [gap for gap in self.missing if gap.next_readable > self.oldest_sequence]
+        self._find_missing()
         segment.drop()
 
     def expire(self) -> int:

@@ -32,6 +32,7 @@ CREATE TABLE exports (
     status BLOB NOT NULL,
     PRIMARY KEY (stream_key, identifier)
 ) WITHOUT ROWID;
+CREATE TABLE removed (stream_key INTEGER PRIMARY KEY);
 """
 
 
@@ -128,8 +129,21 @@ class Catalog:
             )
 
     def remove_stream(self, key: int) -> None:
+        """The stream is gone; its folder may be removed, now or after a restart."""
+        with self._lock, self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("DELETE FROM streams WHERE key = ?", (key,))
+            database.execute("INSERT INTO removed VALUES (?)", (key,))
+
+    def removed_streams(self) -> set[int]:
+        """Keys of removed streams whose folders may still be there."""
         with self._lock:
-            self._database.execute("DELETE FROM streams WHERE key = ?", (key,))
+            return {key for (key,) in self._database.execute("SELECT stream_key FROM removed")}
+
+    def forget_removed(self, keys: Iterable[int]) -> None:
+        """The folders of these are gone too."""
+        with self._lock:
+            self._database.executemany("DELETE FROM removed WHERE stream_key = ?", [(key,) for key in keys])
 
     def reserve(self, key: int, reserved_next: int) -> None:
         """From now on numbers below `reserved_next` may be given out before they are synced."""

@@ -94,13 +94,18 @@ class Streams:
 
     def describe(self, name: str) -> StreamInfo:
         stream = self.find(name)
-        statuses = self.store.statuses[name]
+        definition = stream.definition
+        # The write thread may be just about to store or drop the stream's statuses.
+        statuses = self.store.statuses.get(name, {})
         return StreamInfo(
-            definition=stream.definition,
+            definition=definition,
             oldest_sequence_number=stream.oldest_sequence,
             newest_sequence_number=stream.visible_next - 1,
             total_bytes=stream.charged_bytes,
-            export_statuses=tuple(statuses[export.identifier] for export in stream.definition.exports),
+            export_statuses=tuple(
+                statuses.get(export.identifier) or ExportStatus(export.identifier)
+                for export in definition.exports
+            ),
         )
 
     # -- changing -----------------------------------------------------------------------------------
@@ -239,7 +244,7 @@ class Streams:
     def _memory_in_use(self) -> int:
         return sum(
             self.committer.used_bytes(stream)
-            for stream in self.store.streams.values()
+            for stream in list(self.store.streams.values())  # the write thread adds and removes streams
             if stream.definition.persistence is Persistence.MEMORY
         )
 
@@ -331,12 +336,15 @@ class Streams:
 
     async def expire(self) -> None:
         """Drop what has outlived its TTL."""
-        if any(stream.definition.ttl_ms is not None for stream in self.store.streams.values()):
+        if any(stream.definition.ttl_ms is not None for stream in list(self.store.streams.values())):
             await self.committer.call(self._expire_all)
 
     def _expire_all(self) -> None:
         for stream in self.store.streams.values():
-            stream.expire()
+            try:
+                stream.expire()
+            except OSError as error:
+                logger.error("stream %r: messages could not be expired (%s)", stream.definition.name, error)
 
     def release_waiters(self) -> None:
         """The server stops: every waiting read gets its answer now."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,8 @@ import pytest
 from faults.disk import FaultyDisk
 from faults.rig import Clock, Rig, open_store
 from penstock.errors import DataDirectoryInUse, StorageFailed
-from penstock.log.store import RESERVE_MESSAGES
+from penstock.log.store import RESERVE_MESSAGES, Store
+from penstock.model import Persistence
 
 RNG_SEEDS = range(20)
 
@@ -191,3 +195,188 @@ def test_an_unreadable_journal_does_not_stop_the_server(rig: Rig) -> None:
     assert [payload[:1] for payload in payloads_of(rig)] == [b"%d" % n for n in range(8)]
     assert any("failed" in path.name for path in rig.disk.paths())
     assert rig.append("s", b"new").numbers == [8]
+
+
+# -- streams that come and go -------------------------------------------------------------------------
+
+
+def folders(rig: Rig) -> set[str]:
+    return {path.parent.name for path in rig.disk.paths() if path.parent != rig.disk.root}
+
+
+def test_messages_of_a_lost_catalog_are_not_removed(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.create("s")
+    rig.append("s", b"precious")
+    rig.close()
+    before = rig.disk.snapshot()
+    for path in rig.disk.root.glob("catalog*"):
+        path.unlink()
+    with caplog.at_level(logging.ERROR):
+        rig.open()
+    assert "belongs to no stream" in caplog.text
+    kept = {path: content for path, content in rig.disk.snapshot().items() if path.suffix == ".open"}
+    assert kept == {path: content for path, content in before.items() if path.suffix == ".open"}
+
+
+def test_strange_things_among_the_folders_do_not_stop_the_server(tmp_path: Path) -> None:
+    (tmp_path / "streams" / "lost+found" / "deep").mkdir(parents=True)
+    (tmp_path / "streams" / "notes.txt").write_text("x")
+    Store(tmp_path).close()
+    assert (tmp_path / "streams" / "notes.txt").exists()
+    assert (tmp_path / "streams" / "lost+found" / "deep").exists()
+
+
+@pytest.mark.parametrize("changes", range(6))
+def test_a_deletion_that_was_cut_short_is_finished(rig: Rig, changes: int) -> None:
+    rig.create("s", segment_size_bytes=1024)
+    rig.create("other")
+    rig.append("other", b"x")
+    for _ in range(5):
+        rig.append("s", bytes(1000))
+    rig.disk.crash_after(changes)
+    rig.run(rig.streams.delete("s"))
+    rig.kill()
+    assert set(rig.store.streams) == {"other"}
+    assert len(folders(rig)) == 1
+    rig.restart()
+    assert payloads_of(rig, "other") == [b"x"]
+    assert rig.store.catalog.removed_streams() == set()
+
+
+@pytest.mark.parametrize("changes", range(6))
+@pytest.mark.parametrize("power", [False, True])
+def test_a_creation_that_was_cut_short_leaves_nothing(rig: Rig, changes: int, power: bool) -> None:
+    rig.disk.crash_after(changes)
+    created = True
+    try:
+        rig.create("s", flush_on_write=True)
+    except StorageFailed:
+        created = False
+    if power:
+        rig.power_cut(random.Random(changes))
+    else:
+        rig.kill()
+    assert (set(rig.store.streams) == {"s"}) == created
+    assert len(folders(rig)) == int(created)
+    if not created:
+        rig.create("s")
+    assert rig.append("s", b"x").numbers == [0]
+
+
+def test_a_creation_that_failed_leaves_nothing(rig: Rig) -> None:
+    rig.disk.fail("sync_directory", "*streams*")
+    with pytest.raises(StorageFailed):
+        rig.create("s")
+    assert folders(rig) == set()
+    rig.create("s")
+    assert rig.append("s", b"x").numbers == [0]
+
+
+def test_a_stream_deleted_while_it_is_sealed_is_gone(rig: Rig) -> None:
+    stream = rig.create("s", segment_size_bytes=1024)
+    for _ in range(10):
+        rig.append("s", bytes(300))
+    hold = rig.disk.hold_syncs("*.tmp")
+    sealing = threading.Thread(target=rig.store.seal_segments)
+    sealing.start()
+    assert hold.reached.wait(10)
+    rig.run(rig.streams.delete("s"))
+    hold.let_go()
+    sealing.join(10)
+    assert not sealing.is_alive()
+    assert stream.deleted
+    rig.restart()
+    assert folders(rig) == set()
+
+
+def test_rule_10_names_on_disk(rig: Rig) -> None:
+    names = [
+        "..",
+        ".",
+        " ",
+        "a",
+        "A",
+        "É".encode().hex(),
+        "x" * 255,
+        "X" * 255,
+        "con",
+        "a.log",
+        "-",
+        ",",
+        "a/b",
+    ]
+    for name in names:
+        rig.create(name)
+        assert rig.append(name, name.encode()).numbers == [0]
+    for path in rig.disk.paths():
+        assert path.is_relative_to(rig.disk.root)
+        assert ".." not in path.parts
+        assert all(len(part.encode()) <= 255 for part in path.relative_to(rig.disk.root).parts)
+    lowered = [folder.lower() for folder in folders(rig)]
+    assert len(set(lowered)) == len(names), "a file system that ignores case must keep them apart"
+    rig.restart()
+    for name in names:
+        assert payloads_of(rig, name) == [name.encode()]
+
+
+def test_rule_9_memory_streams_leave_nothing_on_disk(rig: Rig) -> None:
+    before = rig.disk.snapshot()
+    rig.create("m", persistence=Persistence.MEMORY, segment_size_bytes=1024)
+    for number in range(20):
+        assert rig.append("m", b"%d" % number * 100).numbers == [number]
+    rig.store.seal_segments()
+    assert [payload[:2] for payload in payloads_of(rig, "m")] == [b"%d" % n * 2 for n in range(10)] + [
+        b"%d" % n for n in range(10, 20)
+    ]
+    assert rig.disk.snapshot() == before
+    rig.restart()
+    assert payloads_of(rig, "m") == []
+    assert rig.append("m", b"again").numbers == [0]
+
+
+# -- upkeep -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["create", "remove", "sync_directory"])
+def test_rule_7_expiry_on_a_failing_disk_is_tried_again(rig: Rig, operation: str) -> None:
+    rig.create("s", ttl_ms=60_000)
+    rig.append("s", b"old")
+    rig.clock.advance(61)
+    rig.disk.fail(operation, error=errno.ENOSPC)
+    rig.run(rig.streams.expire())
+    assert rig.append("s", b"new").errors == []
+    rig.clock.advance(61)
+    rig.run(rig.streams.expire())
+    assert payloads_of(rig) == []
+    assert rig.append("s", b"newer").numbers == [2]
+
+
+def test_upkeep_while_streams_come_and_go(rig: Rig) -> None:
+    """The event loop looks at all streams while the write thread adds and removes some."""
+    rig.create("m", persistence=Persistence.MEMORY)
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            for number in range(50):
+                rig.store.streams[f"x{number}"] = rig.store.streams["m"]
+            for number in range(50):
+                del rig.store.streams[f"x{number}"]
+
+    thread = threading.Thread(target=come_and_go)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(300):
+            rig.streams._memory_in_use()
+            rig.run(rig.streams.expire())
+            rig.streams.names()
+    except RuntimeError as error:
+        failures.append(error)
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval_s)
+    assert failures == []

@@ -234,8 +234,9 @@ class Segment:
         assert file is not None and first_sequences is not None  # noqa: PT018
         offset = content.size_bytes
         file.write_at(buffers, offset)
-        content.offsets.append(offset)
+        # In this order: a reader in another thread counts the offsets and then looks into the other list.
         first_sequences.append(header.first_sequence)
+        content.offsets.append(offset)
         content.size_bytes = offset + header.frame_bytes
         self.charged_bytes += header.data_bytes + header.message_count * frames.OVERHEAD_BYTES_PER_MESSAGE
         if header.newest_arrival_ms > self.newest_arrival_ms:
@@ -296,10 +297,10 @@ class Segment:
                     self._files.remove(source)
                 return
             self._files.rename(source, target)
-            self._files.sync_directory(target.parent)
             self._content = sealed
             self.durable_bytes = self.synced_bytes = sealed.size_bytes
             self.sealed = True
+            self._files.sync_directory(target.parent)
             if source != content.path:
                 self._files.remove(content.path)
 
@@ -307,7 +308,8 @@ class Segment:
         """Delete the file. Readers that have it open finish undisturbed."""
         with self._renaming:
             self._dropped = True
-            self._files.remove(self._content.path)
+            with suppress(FileNotFoundError):
+                self._files.remove(self._content.path)
 
     def cut(self, sequence: int) -> int:
         """Forget the frames from `sequence` on. Returns the bytes no longer charged.
@@ -409,8 +411,8 @@ class Segment:
         """
         content = self._indexed()
         assert content.first_sequences is not None
+        size_bytes = content.size_bytes  # before the count: frames that come meanwhile are not in it
         known = len(content.offsets)
-        size_bytes = content.size_bytes
         first = max(bisect_right(content.first_sequences, start, 0, known) - 1, 0)
         last = bisect_right(content.first_sequences, stop - 1, first, known)
         begin = content.offsets[first] if known else size_bytes

@@ -18,7 +18,7 @@ from penstock.log import frame as frames
 from penstock.log.files import Files, MemoryFiles, OsFiles
 from penstock.log.frame import BadFrame
 from penstock.log.journal import Entry, Journal
-from penstock.log.segment import OPEN_SUFFIX, Segment, file_name
+from penstock.log.segment import OPEN_SUFFIX, Segment, base_of, file_name
 from penstock.log.stream import Stream
 from penstock.model import INT64_MAX, ExportStatus, Persistence, StreamDefinition
 
@@ -38,7 +38,11 @@ def read_boot_id() -> str:
 def directory_name(key: int, name: str) -> str:
     """Unique by key; the name is only for people, and no byte of it can leave the folder."""
     readable = "".join(c if c.isascii() and (c.islower() or c.isdigit() or c in "-_") else "_" for c in name)
-    return f"{key:016x}-{readable[:64]}"
+    return directory_prefix(key) + readable[:64]
+
+
+def directory_prefix(key: int) -> str:
+    return f"{key:016x}-"
 
 
 class Store:
@@ -57,6 +61,7 @@ class Store:
         self.streams: dict[str, Stream] = {}
         self.statuses: dict[str, dict[str, ExportStatus]] = {}
         self.disk_full = False
+        self.free_bytes = 0
         self._found_unsynced: set[Segment] = set()  # left in the page cache by a server that was killed
         self._files: Files = files if files is not None else OsFiles()
         self._free_space_floor_bytes = free_space_floor_bytes
@@ -152,16 +157,43 @@ class Store:
         return Stream(MemoryFiles() if memory else self._files, directory, key, definition, *self._clocks)
 
     def _remove_orphans(self, known: set[str]) -> None:
-        """Folders of streams whose creation or deletion was cut short: the catalog does not know them."""
+        """Folders of streams whose creation or deletion was cut short. Messages that nobody deleted stay."""
+        removed = {directory_prefix(key): key for key in self.catalog.removed_streams()}
         for name in self._files.list_names(self.data_dir / "streams"):
-            if name not in known:
+            if name in known:
+                continue
+            folder = self.data_dir / "streams" / name
+            if name[: len(directory_prefix(0))] in removed or self._holds_nothing(folder):
                 logger.info("removing the folder %s of a stream that does not exist", name)
-                self._remove_folder(self.data_dir / "streams" / name)
+                self._remove_folder(folder)
+            else:
+                logger.error("%s belongs to no stream in the catalog; it is left as it is", folder)
+        if removed:
+            self._files.sync_directory(self.data_dir / "streams")
+            left = {
+                name[: len(directory_prefix(0))] for name in self._files.list_names(self.data_dir / "streams")
+            }
+            self.catalog.forget_removed(key for prefix, key in removed.items() if prefix not in left)
+
+    def _holds_nothing(self, folder: Path) -> bool:
+        """Whether it is the folder of a stream that was never made known."""
+        try:
+            names = self._files.list_names(folder)
+        except NotADirectoryError:
+            return False
+        return all(
+            base_of(name) is not None and not self._files.open(folder / name).size_bytes() for name in names
+        )
 
     def _remove_folder(self, folder: Path) -> None:
-        for name in self._files.list_names(folder):
-            self._files.remove(folder / name)
-        self._files.remove_directory(folder)
+        """What cannot be removed now is removed at the next start."""
+        try:
+            for name in self._files.list_names(folder):
+                with suppress(FileNotFoundError):  # sealed just now
+                    self._files.remove(folder / name)
+            self._files.remove_directory(folder)
+        except OSError as error:
+            logger.warning("%s could not be removed yet (%s)", folder, error)
 
     def close(self, *, clean: bool = True) -> None:
         """Sync everything and let go of the directory. `clean` False: as a process that is killed would."""
@@ -185,15 +217,20 @@ class Store:
     def create_stream(self, definition: StreamDefinition) -> Stream:
         key = secrets.randbits(63)
         stream = self._new_stream(key, definition)
-        stream.create()
-        if definition.persistence is Persistence.FILE:
-            self._files.sync_directory(self.data_dir / "streams")
         statuses = {export.identifier: ExportStatus(export.identifier) for export in definition.exports}
         reserved_next = 0 if definition.flush_on_write else RESERVE_MESSAGES
-        self.catalog.put_stream(key, definition, reserved_next, statuses.values())
+        try:
+            stream.create()
+            if definition.persistence is Persistence.FILE:
+                self._files.sync_directory(self.data_dir / "streams")
+            self.catalog.put_stream(key, definition, reserved_next, statuses.values())
+        except (OSError, sqlite3.Error):
+            if definition.persistence is Persistence.FILE:
+                self._remove_folder(stream.directory)
+            raise
         stream.reserved_next = self._reserve_limit(definition, reserved_next)
-        self.streams[definition.name] = stream
         self.statuses[definition.name] = statuses
+        self.streams[definition.name] = stream
         return stream
 
     def update_stream(
@@ -206,8 +243,11 @@ class Store:
         stream.definition = definition
         stream.reserved_next = self._reserve_limit(definition, 0)
         self.statuses[definition.name] = statuses
-        stream.expire()
-        stream.shrink()
+        try:
+            stream.expire()
+            stream.shrink()
+        except OSError as error:  # the update is stored; what it makes superfluous goes later
+            logger.error("stream %r: old messages could not be removed (%s)", definition.name, error)
 
     def delete_stream(self, stream: Stream) -> None:
         self.catalog.remove_stream(stream.key)
@@ -241,7 +281,11 @@ class Store:
     # -- upkeep -------------------------------------------------------------------------------------
 
     def check_free_space(self) -> None:
-        self.free_bytes = self._files.free_bytes(self.data_dir)
+        try:
+            self.free_bytes = self._files.free_bytes(self.data_dir)
+        except OSError as error:
+            logger.error("%s: free space is unknown (%s)", self.data_dir, error)
+            return
         full = self.free_bytes < self._free_space_floor_bytes
         if full != self.disk_full:
             state = (
@@ -264,6 +308,8 @@ class Store:
         self.journal.release([segment for segment in resting if not segment.sync_failed])
 
     def seal_segments(self) -> None:
+        if self.disk_full:  # merging takes space before it gives some back
+            return
         for stream in list(self.streams.values()):
             while stream.to_seal:
                 segment = stream.to_seal.pop(0)

@@ -229,7 +229,7 @@ class Committer:
 
     def _write_inline(self, batches: list[Batch]) -> list[Batch]:
         """Write what is small and needs no new segment at once; returns what is left for the thread."""
-        arrival_ms = time.time_ns() // 1_000_000
+        arrival_ms = self._store.wall_ms()
         started_s = time.monotonic()
         budget_bytes = INLINE_WRITE_BYTES_MAX
         left: list[Batch] = []
@@ -252,7 +252,7 @@ class Committer:
         return left
 
     def _write(self, batches: list[Batch]) -> None:
-        arrival_ms = time.time_ns() // 1_000_000
+        arrival_ms = self._store.wall_ms()
         started_s = time.monotonic()
         for batch in batches:
             stream = batch.stream

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,7 +47,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.monotonic = 1000.0
-        self.wall = time.time_ns() // 1_000_000  # the committer stamps arrivals with the true time
+        self.wall = 1_700_000_000_000
 
     def monotonic_s(self) -> float:
         return self.monotonic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import random
@@ -380,3 +381,21 @@ def test_upkeep_while_streams_come_and_go(rig: Rig) -> None:
         thread.join()
         sys.setswitchinterval(interval_s)
     assert failures == []
+
+
+@pytest.mark.parametrize("seed", RNG_SEEDS)
+def test_readers_of_a_durable_stream_see_nothing_that_a_power_cut_can_take_back(rig: Rig, seed: int) -> None:
+    """Also not what a server wrote just before it was killed, and never acknowledged."""
+    rig.create("s", flush_on_write=True)
+    rig.disk.fail("write", "*journal*")
+    hold = rig.disk.hold_syncs("*.open")
+    rig.submit("s", [b"x" * 5000])
+
+    async def until_syncing() -> None:
+        assert await asyncio.to_thread(hold.reached.wait, 10)
+
+    rig.run(until_syncing())
+    rig.kill()
+    assert payloads_of(rig) == [b"x" * 5000]
+    rig.power_cut(random.Random(seed))
+    assert payloads_of(rig) == [b"x" * 5000]

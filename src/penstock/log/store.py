@@ -66,6 +66,7 @@ class Store:
         self._files: Files = files if files is not None else OsFiles()
         self._free_space_floor_bytes = free_space_floor_bytes
         self._boot_id = boot_id if boot_id is not None else read_boot_id()
+        self.wall_ms = wall_ms
         self._clocks = (monotonic_s, wall_ms)
         self._files.make_directory(data_dir / "streams")
         self._files.sync_directory(data_dir)
@@ -142,7 +143,10 @@ class Store:
         else:
             self._files.make_directory(stream.directory)
             stream.open(clean=clean, lost_cache=lost_cache)
-            self._found_unsynced.update(stream.segments)
+            if stored.definition.flush_on_write:
+                self.sync_segments(stream.segments)  # readers must not see what a power cut can take back
+            else:
+                self._found_unsynced.update(stream.segments)
             exported = max((s.last_exported_sequence_number for s in statuses.values()), default=-1)
             # A number that a client or a destination has seen must not come again for another message.
             reserved = stored.reserved_next if lost_cache or not stream.segments else 0

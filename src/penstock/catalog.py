@@ -32,6 +32,15 @@ CREATE TABLE exports (
     status BLOB NOT NULL,
     PRIMARY KEY (stream_key, identifier)
 ) WITHOUT ROWID;
+CREATE TABLE flushes (
+    id INTEGER PRIMARY KEY,
+    stream_key INTEGER NOT NULL REFERENCES streams (key) ON DELETE CASCADE,
+    identifier TEXT NOT NULL,
+    first INTEGER NOT NULL,
+    next INTEGER NOT NULL,
+    planned_ms INTEGER NOT NULL,
+    nonce TEXT NOT NULL
+);
 CREATE TABLE removed (stream_key INTEGER PRIMARY KEY);
 """
 
@@ -41,6 +50,16 @@ class StoredStream(NamedTuple):
     definition: StreamDefinition
     reserved_next: int  # numbers below may have been given out
     statuses: dict[str, ExportStatus]
+
+
+class FlushRow(NamedTuple):
+    id: int
+    stream_key: int
+    identifier: str
+    first: int
+    next: int
+    planned_ms: int
+    nonce: str
 
 
 class PreviousRun(NamedTuple):
@@ -151,3 +170,35 @@ class Catalog:
             self._database.execute(
                 "UPDATE streams SET reserved_next = max(reserved_next, ?) WHERE key = ?", (reserved_next, key)
             )
+
+    # -- flushes ------------------------------------------------------------------------------------
+
+    def flushes(self) -> list[FlushRow]:
+        with self._lock:
+            return [FlushRow(*row) for row in self._database.execute("SELECT * FROM flushes ORDER BY id")]
+
+    def add_flushes(self, rows: Iterable[FlushRow]) -> None:
+        """Planned ranges, written down before anybody gets them."""
+        with self._lock, self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany("INSERT INTO flushes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def remove_flush(self, number: int) -> None:
+        with self._lock:
+            self._database.execute("DELETE FROM flushes WHERE id = ?", (number,))
+
+    def note_progress(
+        self,
+        statuses: Iterable[tuple[int, ExportStatus]],
+        moved: Iterable[tuple[int, int]],
+        finished: Iterable[int],
+    ) -> None:
+        """Statuses by stream, new beginnings of flushes, and flushes that are delivered: all or nothing."""
+        encoded = [(msgspec.json.encode(status), key, status.identifier) for key, status in statuses]
+        with self._lock, self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany(
+                "UPDATE exports SET status = ? WHERE stream_key = ? AND identifier = ?", encoded
+            )
+            database.executemany("UPDATE flushes SET first = ? WHERE id = ?", [(b, a) for a, b in moved])
+            database.executemany("DELETE FROM flushes WHERE id = ?", [(number,) for number in finished])

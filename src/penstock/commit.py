@@ -142,6 +142,7 @@ class Committer:
         self._on_visible = on_visible
         self._loop = asyncio.get_running_loop()
         self._staged: dict[Stream, Batch] = {}
+        self._newest: dict[Stream, Batch] = {}  # of each stream, while nobody has heard of its outcome
         self._calls: list[_Call] = []
         self._turn_due = False
         self._settle_all()
@@ -165,7 +166,7 @@ class Committer:
         count = len(payloads)
         batch = self._staged.get(stream)
         if batch is None:
-            batch = self._staged[stream] = Batch(stream)
+            batch = self._staged[stream] = self._newest[stream] = Batch(stream)
         batch.payloads += payloads
         batch.waiting.append((sink, count, None))
         batch.data_bytes += data_bytes
@@ -176,7 +177,7 @@ class Committer:
 
     def refuse(self, stream: Stream, sink: AppendSink, refusal: PenstockError) -> None:
         """A message is not taken; its sink hears of it in its turn, behind those it sent before."""
-        batch = self._staged.get(stream)
+        batch = self._newest.get(stream)
         if batch is None:
             sink.append_failed(1, refusal)
         else:
@@ -355,19 +356,24 @@ class Committer:
         for batch in batches:
             unsynced = [f for f in batch.written.frames if f.segment in failures] if failures else []
             failed = [
-                Failure(f.header.first_sequence, f.header.next_sequence, failures[f.segment]) for f in unsynced
+                Failure(f.header.first_sequence, f.header.next_sequence, failures[f.segment])
+                for f in unsynced
             ]
             self._publish(batch, failed + batch.failures_of_write())
             if unsynced:
-                self._calls.append(_Call(partial(_take_back, batch.stream, unsynced), self._loop.create_future()))
+                self._calls.append(
+                    _Call(partial(_take_back, batch.stream, unsynced), self._loop.create_future())
+                )
                 self._schedule()
 
     def _publish(self, batch: Batch, failures: list[Failure]) -> None:
         stream = batch.stream
+        if self._newest.get(stream) is batch:
+            del self._newest[stream]
         committed_next = batch.finish(failures)
         if committed_next > stream.visible_next:
             stream.visible_next = committed_next
-        if stream.watched:
+        if stream.watched or stream.exported:
             self._on_visible(stream)
 
     def _note_idle(self) -> None:

@@ -74,6 +74,8 @@ class ExportStatus(msgspec.Struct):
     error_message: str = ""
     exported_bytes: int = 0
     exported_messages: int = 0
+    skipped_messages: int = 0  # refused by the destination for good
+    lost_messages: int = 0  # deleted from the stream before they were exported
 
 
 class StreamInfo(msgspec.Struct, frozen=True):

@@ -16,8 +16,10 @@ from penstock.config import Settings, load_client_tokens
 from penstock.doors.http.access import Access, load_or_create_token
 from penstock.doors.http.app import App
 from penstock.doors.http.door import Door as HttpDoor
+from penstock.doors.http.pipeline import PipelineRoutes
 from penstock.doors.streammanager.door import Door as StreamManagerDoor
 from penstock.log.store import Store
+from penstock.planner import Planner
 from penstock.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -74,8 +76,13 @@ class Server:
             message_size_max_bytes=settings.message_size_max_bytes,
             input_buffer_max_bytes=settings.input_buffer_max_bytes,
         )
-        token = load_or_create_token(settings.data_dir)
-        http = HttpDoor(App(streams, Access([*self._tokens, token])))
+        access = Access([*self._tokens, load_or_create_token(settings.data_dir)])
+        planner = Planner(
+            streams,
+            slots=settings.exporter_thread_pool_size,
+            bandwidth_kbps=settings.exporter_max_bandwidth_kbps,
+        )
+        http = HttpDoor(App(streams, access, PipelineRoutes(planner, access).routes))
         http_host, http_port = await http.open(settings.host, settings.http_port)
         stack.push_async_callback(http.close)
         host, port = await stream_manager.open(settings.host, settings.stream_manager_port)

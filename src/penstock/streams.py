@@ -76,10 +76,21 @@ class Streams:
         self._message_size_max_bytes = message_size_max_bytes
         self._memory_streams_size_max_bytes = memory_streams_size_max_bytes
         self._read_soft_limit_bytes = read_soft_limit_bytes
-        self._waiters: dict[Stream, list[_Waiter]] = {}
+        self._waiters: dict[Stream, set[_Waiter]] = {}
         self._readers = ThreadPoolExecutor(READ_THREADS, "penstock-read")
         self._changing = asyncio.Lock()  # one create, update or delete at a time
         self._closing = False
+        self._visible_watchers: list[Callable[[Stream], None]] = []
+        self._definition_watchers: list[Callable[[], None]] = []
+
+    def watch(self, visible: Callable[[Stream], None], definitions: Callable[[], None]) -> None:
+        """Have `visible` called when an exported stream has new messages, `definitions` when streams changed."""
+        self._visible_watchers.append(visible)
+        self._definition_watchers.append(definitions)
+
+    def _definitions_changed(self) -> None:
+        for watcher in self._definition_watchers:
+            watcher()
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -119,6 +130,7 @@ class Streams:
                 await self.committer.call(partial(self.store.create_stream, definition))
             except (OSError, sqlite3.Error) as error:
                 raise StorageFailed(f"the stream could not be stored ({error}); check the disk") from error
+            self._definitions_changed()
 
     async def update(
         self, name: str, change: Callable[[StreamInfo], tuple[StreamDefinition, dict[str, int]]]
@@ -135,6 +147,7 @@ class Streams:
                 await self.committer.call(partial(self.store.update_stream, stream, definition, statuses))
             except (OSError, sqlite3.Error) as error:
                 raise UpdateFailed(f"the update could not be stored ({error}); check the disk") from error
+            self._definitions_changed()
             self._messages_visible(stream)
 
     async def delete(self, name: str) -> None:
@@ -144,8 +157,9 @@ class Streams:
                 await self.committer.call(partial(self.store.delete_stream, stream))
             except (OSError, sqlite3.Error) as error:
                 raise StorageFailed(f"the stream could not be removed ({error}); check the disk") from error
+            self._definitions_changed()
             gone = StreamNotFound(f"the message stream {name} was deleted")
-            for waiter in self._waiters.pop(stream, []):
+            for waiter in self._waiters.pop(stream, set()):
                 if not waiter.future.done():
                     waiter.future.set_exception(gone)
 
@@ -167,9 +181,10 @@ class Streams:
         for export in new.exports:
             name = export.identifier
             kept = kinds.get(name) is export.kind
-            statuses[name] = msgspec.structs.replace(known[name]) if kept else ExportStatus(name)
+            statuses[name] = known[name] if kept else ExportStatus(name)
             if name in moved:
-                statuses[name].last_exported_sequence_number = moved[name] - 1
+                position = moved[name] - 1
+                statuses[name] = msgspec.structs.replace(known[name], last_exported_sequence_number=position)
         return statuses
 
     # -- appending ----------------------------------------------------------------------------------
@@ -249,12 +264,18 @@ class Streams:
         )
 
     def _messages_visible(self, stream: Stream) -> None:
+        if stream.exported:
+            for watcher in self._visible_watchers:
+                watcher(stream)
         waiters = self._waiters.get(stream)
         if not waiters:
             return
+        oldest, visible_next = stream.oldest_sequence, stream.visible_next
         for waiter in waiters:
-            ready = self._available(stream, waiter.start) >= waiter.min_count
-            if ready and not waiter.future.done():
+            # Gaps only make it fewer: looking for them is worth its cost only if there could be enough.
+            if visible_next - max(waiter.start, oldest) < waiter.min_count or waiter.future.done():
+                continue
+            if self._available(stream, waiter.start) >= waiter.min_count:
                 waiter.future.set_result(None)
 
     # -- reading ------------------------------------------------------------------------------------
@@ -272,16 +293,18 @@ class Streams:
         if remaining_s <= 0 or self._closing:
             raise self._not_enough(stream, start, min_count)
         waiter = _Waiter(start, min_count)
-        waiters = self._waiters.setdefault(stream, [])
-        waiters.append(waiter)
+        waiters = self._waiters.setdefault(stream, set())
+        waiters.add(waiter)
         stream.watched = True
         try:
             await asyncio.wait_for(waiter.future, remaining_s)
         except asyncio.TimeoutError:
             raise self._not_enough(stream, start, min_count) from None
         finally:
-            waiters.remove(waiter)
-            stream.watched = bool(waiters)
+            waiters.discard(waiter)
+            if not waiters:
+                stream.watched = False
+                self._waiters.pop(stream, None)
 
     async def read(
         self, name: str, start: int, min_count: int, max_count: int, convert: Callable[[list[Message]], T]

@@ -242,7 +242,8 @@ class Store:
     ) -> None:
         if stream.definition.flush_on_write and not definition.flush_on_write:
             for segment in stream.segments:  # what was appended before is still owed its sync
-                segment.sync()
+                if not segment.sync_failed:
+                    segment.sync()
         self.catalog.put_stream(stream.key, definition, 0, statuses.values())
         stream.definition = definition
         stream.reserved_next = self._reserve_limit(definition, 0)

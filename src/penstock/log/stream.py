@@ -85,7 +85,8 @@ class Stream:
         self.next_sequence = 0  # the next number to be given out
         self.write_next = 0  # the next number to be written
         self.visible_next = 0  # readers see messages before this
-        self.watched = False  # somebody wants to hear of new messages
+        self.watched = False  # somebody wants to hear of new messages,
+        self.exported = False  # and so does the planner
         self.to_seal: list[Segment] = []
         self.deleted = False
         self.lost_messages = 0  # dropped by overwrite or expiry since the server started

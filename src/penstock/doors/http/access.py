@@ -5,8 +5,11 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 TOKEN_FILE_NAME = "http-token"  # noqa: S105
 
@@ -39,3 +42,25 @@ class Access:
         scheme, _, given = (authorization or "").partition(" ")
         matches = [hmac.compare_digest(given.strip().encode(), token) for token in self._tokens]
         return scheme.lower() == "bearer" and any(matches)
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Guarded:
+    """Lets a handler run only for requests that carry a token."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def __call__(self, handler: Handler) -> Handler:
+        async def checked(request: Request) -> Response:
+            if not self._access.allows(request.headers.get("authorization")):
+                return JSONResponse(
+                    {"error": "send 'Authorization: Bearer <token>'; the token is in <data-dir>/http-token"},
+                    status_code=401,
+                    headers={"www-authenticate": "Bearer"},
+                )
+            return await handler(request)
+
+        return checked

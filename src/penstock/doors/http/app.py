@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from penstock import __version__
-from penstock.doors.http.access import Access
+from penstock.doors.http.access import Access, Guarded
 from penstock.doors.http.bulk import THREADS, FramesResponse
+from penstock.doors.http.pipeline import BadBody
 from penstock.errors import PenstockError, StreamNotFound
 from penstock.model import INT64_MAX
 from penstock.streams import Streams
@@ -25,13 +29,20 @@ class _BadParameter(PenstockError):
 
 
 class App:
-    def __init__(self, streams: Streams, access: Access) -> None:
+    def __init__(self, streams: Streams, access: Access, routes: Sequence[BaseRoute] = ()) -> None:
         self._streams = streams
-        self._access = access
         self._threads = ThreadPoolExecutor(THREADS, "penstock-bulk")
         self.asgi = Starlette(
-            routes=[Route("/healthz", self._health), Route("/v1/frames", self._frames)],
-            exception_handlers={StreamNotFound: _not_found, _BadParameter: _bad_request},
+            routes=[
+                Route("/healthz", self._health),
+                Route("/v1/frames", Guarded(access)(self._frames)),
+                *routes,
+            ],
+            exception_handlers={
+                StreamNotFound: _not_found,
+                _BadParameter: _bad_request,
+                BadBody: _bad_request,
+            },
         )
 
     def close(self) -> None:
@@ -47,13 +58,7 @@ class App:
         status = "degraded" if problems else "ok"
         return JSONResponse({"status": status, "problems": problems, "version": __version__})
 
-    async def _frames(self, request: Request) -> Response | FramesResponse:
-        if not self._access.allows(request.headers.get("authorization")):
-            return JSONResponse(
-                {"error": "send 'Authorization: Bearer <token>'; the token is in <data-dir>/http-token"},
-                status_code=401,
-                headers={"www-authenticate": "Bearer"},
-            )
+    async def _frames(self, request: Request) -> Response:
         name = request.query_params.get("stream")
         if name is None:
             raise _BadParameter("the parameter 'stream' is missing: give the name of a stream")
@@ -61,7 +66,9 @@ class App:
         stop = _number(request, "to", INT64_MAX, INT64_MAX)
         size_max_bytes = _number(request, "max_bytes", BULK_BYTES_DEFAULT, BULK_BYTES_MAX)
         stream = self._streams.find(name)
-        runs, next_sequence = stream.locate(start, stop, size_max_bytes)
+        # Finding the frames may read an index from disk.
+        locate = partial(stream.locate, start, stop, size_max_bytes)
+        runs, next_sequence = await asyncio.get_running_loop().run_in_executor(self._threads, locate)
         headers = {
             "penstock-oldest-sequence": str(stream.oldest_sequence),
             "penstock-next-sequence": str(next_sequence),

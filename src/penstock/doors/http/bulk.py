@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.log.segment import FrameRun
@@ -21,13 +22,14 @@ CHUNK_BYTES = 1024 * 1024
 DRAIN_STEP_S = 0.001
 
 
-class FramesResponse:
+class FramesResponse(Response):
     """An ASGI response whose body is runs of frames in files. Reading them never blocks the event loop."""
 
     def __init__(self, runs: list[FrameRun], headers: dict[str, str], threads: ThreadPoolExecutor) -> None:
         self._runs = runs
         self._size_bytes = sum(run.end - run.begin for run in runs)
-        self._headers = {
+        super().__init__(status_code=200)
+        self._fields = {
             **headers,
             "content-type": "application/vnd.penstock.frames",
             "content-length": str(self._size_bytes),
@@ -35,7 +37,7 @@ class FramesResponse:
         self._threads = threads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raw_headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+        raw_headers = [(name.encode(), value.encode()) for name, value in self._fields.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
         cycle = scope.get("extensions", {}).get(SENDFILE_EXTENSION)
         if cycle is not None and all(run.file.descriptor() is not None for run in self._runs):

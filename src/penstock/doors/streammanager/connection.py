@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import select
 from contextlib import suppress
 from socket import IPPROTO_TCP, TCP_QUICKACK
 from typing import TYPE_CHECKING, Any, cast
@@ -56,25 +57,30 @@ SALVAGE_BYTES = 4096
 LINGER_S = 2.0
 TASKS_MAX = 4096
 OUTPUT_HIGH_BYTES = 1024 * 1024
+APPENDS_HIGH_BYTES = 4 * 1024 * 1024  # of appends not yet answered, before we read no more for a while
+PACE_BYTES = 64 * 1024  # the least that must come of a large frame in the stall time while others wait for it
 SHARED_REQUEST_ID = " "  # what one generation of the JavaScript SDK sends as the requestId of every request
 
 _connection_numbers = itertools.count(1)
 _request_ops = frozenset(RESPONSE_OP)
+_looking_ops = frozenset((Op.LIST_STREAMS, Op.DESCRIBE_MESSAGE_STREAM))
 
 
 class _Appends:
     """Appends of one stream that came in one piece, waiting for their answers."""
 
-    __slots__ = ("_connection", "_id_bytes", "_ids")
+    __slots__ = ("_connection", "_id_bytes", "_ids", "_size_bytes")
 
-    def __init__(self, connection: Connection, ids: bytes, id_bytes: int) -> None:
+    def __init__(self, connection: Connection, ids: bytes, id_bytes: int, size_bytes: int) -> None:
         self._connection = connection
         self._ids = ids  # one after the other, of equal length; cut off in front as they are answered
         self._id_bytes = id_bytes
+        self._size_bytes = size_bytes  # of the input they came in, which is held until all are answered
 
     def _next(self, count: int) -> bytes:
         cut = count * self._id_bytes
         if cut == len(self._ids):
+            self._connection.let_go(self._size_bytes)
             return self._ids
         ids, self._ids = self._ids[:cut], self._ids[cut:]
         return ids
@@ -94,19 +100,28 @@ class _Appends:
 class _LargeFrame:
     """A frame that comes in many pieces. What exceeds the limit is counted, not kept."""
 
-    __slots__ = ("discard", "have_bytes", "need_bytes", "pieces", "progress_s")
+    __slots__ = ("_paced_bytes", "discard", "have_bytes", "need_bytes", "paced_s", "pieces", "progress_s")
 
     def __init__(self, need_bytes: int, *, discard: bool, now_s: float) -> None:
         self.need_bytes = need_bytes
         self.have_bytes = 0
         self.pieces: list[bytes] = []
         self.discard = discard
-        self.progress_s = now_s
+        self._paced_bytes = 0
+        self.start_clock(now_s)
 
-    def add(self, piece: bytes) -> None:
+    def start_clock(self, now_s: float) -> None:
+        self.progress_s = now_s  # when anything came last
+        self.paced_s = now_s  # when PACE_BYTES more had come
+
+    def add(self, piece: bytes, now_s: float) -> None:
         if not self.discard or self.have_bytes < SALVAGE_BYTES:
             self.pieces.append(piece)
         self.have_bytes += len(piece)
+        self.progress_s = now_s
+        if self.have_bytes - self._paced_bytes >= PACE_BYTES:
+            self._paced_bytes = self.have_bytes
+            self.paced_s = now_s
 
 
 class Connection(asyncio.Protocol):
@@ -128,11 +143,13 @@ class Connection(asyncio.Protocol):
         self._ordered = False
         self._waiting_reads: set[asyncio.Task[None]] = set()
         self._unanswered_appends = 0
+        self._held_append_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reads: set[asyncio.Task[None]] = set()
         self._paused: set[str] = set()  # why we do not read at present
         self._writable = asyncio.Event()
         self._writable.set()
-        self._reading_turn = asyncio.Lock()
+        self._answering_turn = asyncio.Lock()
         self._transport: asyncio.Transport
 
     # -- the transport's side -----------------------------------------------------------------------
@@ -144,7 +161,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
-        for task in self._tasks:
+        for task in self._reads:  # what changes streams goes on: others may wait for it
             task.cancel()
         self._writable.set()
         self._large = None
@@ -191,6 +208,8 @@ class Connection(asyncio.Protocol):
             self._paused.discard(reason)
             if not self._paused and not self._transport.is_closing():
                 self._transport.resume_reading()
+                if self._large is not None:
+                    self._large.start_clock(self._loop.time())
 
     # -- handshake ----------------------------------------------------------------------------------
 
@@ -249,6 +268,7 @@ class Connection(asyncio.Protocol):
             self._parse_one(data, position)
             return
         end = len(data)
+        run_at = position
         ids: list[bytes] = []
         payloads: list[Buffer] = []
         shape = self._shape
@@ -265,14 +285,14 @@ class Connection(asyncio.Protocol):
             if append is not None and len(append.request_id) > len(SHARED_REQUEST_ID):
                 found = Shape(data, position, append)
                 if shape is None or not shape.matches(found):
-                    self._stage(shape, ids, payloads)
-                    ids, payloads = [], []
+                    self._stage(shape, ids, payloads, position - run_at)
+                    ids, payloads, run_at = [], [], position
                     self._shape = shape = found
                 ids.append(append.request_id)
                 payloads.append(append.payload)
             else:
-                self._stage(shape, ids, payloads)
-                ids, payloads = [], []
+                self._stage(shape, ids, payloads, position - run_at)
+                ids, payloads, run_at = [], [], frame_end
                 if not self._discarding:
                     self._dispatch(data[position + 4], data[position + 5 : frame_end])
             if self._discarding:
@@ -281,7 +301,7 @@ class Connection(asyncio.Protocol):
             if self._ordered:
                 self._parse_one(data, position)
                 return
-        self._stage(shape, ids, payloads)
+        self._stage(shape, ids, payloads, position - run_at)
         if not self._discarding:
             self._keep_rest(data, position)
 
@@ -295,8 +315,9 @@ class Connection(asyncio.Protocol):
             frame_end = position + 4 + length
             self._dispatch(data[position + 4], data[position + 5 : frame_end])
             position = frame_end
-        self._tail = data[position:]
-        self._pause("ordered")
+        if not self._discarding:
+            self._tail = data[position:]
+            self._pause("ordered")
 
     def _continue_ordered(self) -> None:
         if self._ordered and not self.busy and not self._discarding and not self._closed:
@@ -320,8 +341,9 @@ class Connection(asyncio.Protocol):
             self._tail = data[position:]
         else:
             discard = length > self._door.frame_size_max_bytes
-            self._large = _LargeFrame(4 + length, discard=discard, now_s=self._loop.time())
-            self._large.add(data[position:])
+            now_s = self._loop.time()
+            self._large = _LargeFrame(4 + length, discard=discard, now_s=now_s)
+            self._large.add(data[position:], now_s)
             self._door.input_grew(self)
 
     def _acknowledge_quickly(self) -> None:
@@ -337,8 +359,19 @@ class Connection(asyncio.Protocol):
         return 0 if self._large is None or self._large.discard else self._large.have_bytes
 
     @property
-    def stalled_since_s(self) -> float | None:
-        return None if self._large is None else self._large.progress_s
+    def assembling(self) -> bool:
+        return self._large is not None
+
+    @property
+    def held_back(self) -> bool:
+        """It is we who do not read, for another reason than what large frames may take together."""
+        return not self._paused <= {"input"}
+
+    def stalled_since_s(self, *, hurried: bool) -> float | None:
+        """Since when the client has sent nothing of its large frame (or too little, if others wait for it)."""
+        if self._large is None or self._paused:
+            return None
+        return self._large.paced_s if hurried else self._large.progress_s
 
     def pause_input(self, paused: bool) -> None:
         if paused:
@@ -350,12 +383,10 @@ class Connection(asyncio.Protocol):
         large = self._large
         assert large is not None
         missing_bytes = large.need_bytes - large.have_bytes
-        large.progress_s = self._loop.time()
+        large.add(data[:missing_bytes], self._loop.time())
         if len(data) < missing_bytes:
-            large.add(data)
             self._door.input_grew(self)
             return
-        large.add(data[:missing_bytes])
         self._large = None
         self._door.input_grew(self)
         frame = b"".join(large.pieces)
@@ -389,14 +420,14 @@ class Connection(asyncio.Protocol):
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def _stage(self, shape: Shape | None, ids: list[bytes], payloads: list[Buffer]) -> None:
+    def _stage(self, shape: Shape | None, ids: list[bytes], payloads: list[Buffer], size_bytes: int) -> None:
         if not payloads:
             return
         assert shape is not None
         joined = ids[0] if len(ids) == 1 else b"".join(ids)
         if only_name_characters(joined):
-            self._unanswered_appends += len(payloads)
-            self._streams.append(shape.name, payloads, _Appends(self, joined, shape.id_bytes))
+            self._hold(len(payloads), size_bytes)
+            self._streams.append(shape.name, payloads, _Appends(self, joined, shape.id_bytes, size_bytes))
             return
         for index, payload in enumerate(payloads):
             request_id = joined[index * shape.id_bytes : (index + 1) * shape.id_bytes]
@@ -415,10 +446,27 @@ class Connection(asyncio.Protocol):
         except InvalidRequest as error:
             self.respond_error(Op.APPEND_MESSAGE, request_id, error)
             return
-        self._unanswered_appends += 1
-        self._streams.append(
-            append.name, [append.payload], _Appends(self, request_id.encode(), len(request_id))
-        )
+        size_bytes = len(append.payload)
+        self._hold(1, size_bytes)
+        sink = _Appends(self, request_id.encode(), len(request_id), size_bytes)
+        self._streams.append(append.name, [append.payload], sink)
+
+    def _hold(self, count: int, size_bytes: int) -> None:
+        """Appends wait for their answers; when they are too many for the disk, the client has to wait too."""
+        self._unanswered_appends += count
+        self._held_append_bytes += size_bytes
+        self._door.hold(size_bytes)
+        if self._held_append_bytes > APPENDS_HIGH_BYTES or self._door.crowded:
+            self._pause("appends")
+
+    def let_go(self, size_bytes: int) -> None:
+        self._held_append_bytes -= size_bytes
+        self._door.let_go(size_bytes)
+        self.relieve()
+
+    def relieve(self) -> None:
+        if self._held_append_bytes <= APPENDS_HIGH_BYTES // 2 and not self._door.crowded:
+            self._resume("appends")
 
     def _dispatch(self, op: int, payload: bytes) -> None:
         try:
@@ -463,12 +511,15 @@ class Connection(asyncio.Protocol):
     def _start(self, op: Op, request_id: str, body: dict[str, Any]) -> None:
         task = self._loop.create_task(self._run(op, request_id, body))
         self._tasks.add(task)
+        if op is Op.READ_MESSAGES:
+            self._reads.add(task)
         task.add_done_callback(self._task_done)
         if len(self._tasks) >= TASKS_MAX:
             self._pause("tasks")
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._reads.discard(task)
         if len(self._tasks) < TASKS_MAX // 2:
             self._resume("tasks")
         self._answered()
@@ -477,14 +528,21 @@ class Connection(asyncio.Protocol):
         try:
             if op is Op.READ_MESSAGES:
                 await self._read(request_id, body)
+            elif op in _looking_ops:
+                async with self._answering_turn:
+                    await self._writable.wait()
+                    await self._operate(op, request_id, body)
             else:
-                extra = await self._operations.run(op, body)
-                self.send(encode_response(RESPONSE_OP[op], request_id, Status.SUCCESS, **extra))
+                await self._operate(op, request_id, body)
         except PenstockError as error:
             self.respond_error(op, request_id, error)
         except Exception as error:
             logger.exception("%s: %s failed", self._identifier, op.name)
             self.respond_error(op, request_id, error)
+
+    async def _operate(self, op: Op, request_id: str, body: dict[str, Any]) -> None:
+        extra = await self._operations.run(op, body)
+        self.send(encode_response(RESPONSE_OP[op], request_id, Status.SUCCESS, **extra))
 
     async def _read(self, request_id: str, body: dict[str, Any]) -> None:
         """Wait for the messages beside other reads, but hold only one answer at a time in memory."""
@@ -496,7 +554,7 @@ class Connection(asyncio.Protocol):
             await self._operations.wait_for_messages(request)
         finally:
             self._waiting_reads.discard(task)
-        async with self._reading_turn:
+        async with self._answering_turn:
             await self._writable.wait()
             self.send(await self._operations.read(request, request_id))
 
@@ -543,6 +601,15 @@ class Connection(asyncio.Protocol):
         self._discarding = self._last_request = True
         self._close_when_answered()
 
+    @property
+    def left_unseen(self) -> bool:
+        """The client has gone, which we cannot have noticed because we do not read, and reads wait for ever."""
+        if not self._paused or not self._waiting_reads or self._closed:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def abort(self) -> None:
         self._transport.abort()
 
@@ -550,9 +617,12 @@ class Connection(asyncio.Protocol):
         """No more requests; what was asked before is answered, except for reads that still wait."""
         self._discarding = self._last_request = True
         self._large = None
+        self.drop_waiting_reads()
+        self._close_when_answered()
+
+    def drop_waiting_reads(self) -> None:
         for task in self._waiting_reads:
             task.cancel()
-        self._close_when_answered()
 
     def _close_when_answered(self) -> None:
         if not self.busy:

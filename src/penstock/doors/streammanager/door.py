@@ -35,6 +35,8 @@ class Door:
         self._authenticate = authenticate
         self._client_tokens = tuple(client_tokens)
         self._input_buffer_max_bytes = input_buffer_max_bytes
+        self._held_append_bytes = 0
+        self.crowded = False  # appends of all clients together hold more memory than they may
         self._connections: set[Connection] = set()
         self._assembling: set[Connection] = set()
         self._empty = asyncio.Event()
@@ -87,9 +89,22 @@ class Door:
         if not self._connections:
             self._empty.set()
 
+    def hold(self, size_bytes: int) -> None:
+        """Appends were taken that are not answered yet."""
+        self._held_append_bytes += size_bytes
+        if self._held_append_bytes > self._input_buffer_max_bytes:
+            self.crowded = True
+
+    def let_go(self, size_bytes: int) -> None:
+        self._held_append_bytes -= size_bytes
+        if self.crowded and self._held_append_bytes <= self._input_buffer_max_bytes // 2:
+            self.crowded = False
+            for connection in self._connections:
+                connection.relieve()
+
     def input_grew(self, connection: Connection) -> None:
         """A connection has gathered more (or no more) of a large frame: keep the sum of all within bounds."""
-        if connection.stalled_since_s is not None:
+        if connection.assembling:
             self._assembling.add(connection)
         else:
             self._assembling.discard(connection)
@@ -98,19 +113,30 @@ class Door:
 
     def _share_input_buffer(self) -> None:
         """Over the limit only the frame that has gathered most goes on, so that one always gets finished."""
-        held_bytes = sum(connection.held_input_bytes for connection in self._assembling)
-        over = held_bytes > self._input_buffer_max_bytes
-        favoured = max(self._assembling, key=lambda c: c.held_input_bytes) if over else None
+        over = self._over_input_buffer()
+        favoured = max(self._assembling, key=_turn_in_line) if over else None
         for connection in self._assembling:
             connection.pause_input(over and connection is not favoured and connection.held_input_bytes > 0)
 
+    def _over_input_buffer(self) -> bool:
+        held_bytes = sum(connection.held_input_bytes for connection in self._assembling)
+        return held_bytes > self._input_buffer_max_bytes
+
     async def _sweep(self) -> None:
-        """A large frame that makes no progress gives its memory back."""
+        """A large frame that makes no progress gives its memory back; reads of clients that left end."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             deadline_s = loop.time() - STALL_S
+            hurried = self._over_input_buffer()
             for connection in list(self._assembling):
-                since_s = connection.stalled_since_s
+                since_s = connection.stalled_since_s(hurried=hurried)
                 if since_s is not None and since_s < deadline_s:
                     connection.give_up_frame()
+            for connection in self._connections:
+                if connection.left_unseen:
+                    connection.drop_waiting_reads()
+
+
+def _turn_in_line(connection: Connection) -> tuple[bool, int]:
+    return not connection.held_back, connection.held_input_bytes

@@ -1,0 +1,67 @@
+"""A flush and what becomes of it: what the server hands to the pipeline, and what comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.model import ExportKind
+
+
+class Flush(msgspec.Struct):
+    """A planned range of messages of one export. However often it is tried, it stays the same flush."""
+
+    id: int
+    stream: str
+    identifier: str
+    kind: ExportKind
+    settings: dict[str, Any]  # the export's configuration, by wire key
+    first: int  # the first message not yet delivered
+    next: int  # behind the last message
+    planned_ms: int  # object names are made of this instant
+    nonce: str  # and of this random part
+    attempt: int = 0  # how often it was handed out
+
+
+class Outcome(msgspec.Struct):
+    """What an attempt has done so far. Totals, so that hearing it twice changes nothing."""
+
+    flush: int
+    attempt: int
+    next: int  # delivered or skipped up to here
+    messages: int = 0
+    payload_bytes: int = 0
+    skipped: int = 0
+    error: str = ""
+    damaged: bool = False  # frames could not be decoded
+    done: bool = False  # the attempt has ended
+    permanent: bool = False  # with an error that trying again soon will not cure
+    status_messages: list[str] = []  # for the export's status stream, in order
+
+
+class LeaseRequest(msgspec.Struct):
+    pipeline: str
+    flushes_max: int = 256
+    wait_ms: int = 10_000
+    probing: bool = False  # ask for exports whose last attempt failed, instead of the healthy ones
+
+
+class Leases(msgspec.Struct):
+    flushes: list[Flush]
+    slots: int  # how many may be delivered at the same time
+    renew_within_ms: int
+
+
+class Renewal(msgspec.Struct):
+    pipeline: str
+
+
+class Report(msgspec.Struct):
+    pipeline: str
+    outcomes: list[Outcome]
+
+
+class ReportAnswer(msgspec.Struct):
+    cancelled: list[int]  # flushes that nobody wants any more: stop
+    positions: dict[int, int] = {}  # where each of the others stands

@@ -1,0 +1,186 @@
+"""What runs on the executors: flushes in, outcomes out, each flush reported as soon as something is known of it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.flush import Flush, Outcome
+from penstock.log.frame import BadFrame
+from penstock.pipeline.destinations import destination_for
+from penstock.pipeline.destinations.base import (
+    Cancelled,
+    DeliveryFailed,
+    PipelineSettings,
+    Progress,
+    Record,
+    apply_environment,
+)
+from penstock.pipeline.server_client import ServerClient, ServerLost
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+REPORT_INTERVAL_S = 0.5
+FREEZE_TASKS = 3
+
+_tasks_seen = 0
+
+
+class Task(msgspec.Struct):
+    """All that an executor must know besides the flushes."""
+
+    server_url: str
+    token: str
+    pipeline: str
+    threads: int
+    settings: PipelineSettings
+
+
+class Reporter(Progress):
+    """Progress of one flush. Reports on its own at most twice a second, and at the end."""
+
+    def __init__(self, flush: Flush, server: ServerClient, pipeline: str) -> None:
+        self._flush = flush
+        self._server = server
+        self._pipeline = pipeline
+        self._reported_s = time.monotonic()
+        self.outcome = Outcome(flush=flush.id, attempt=flush.attempt, next=flush.first)
+
+    def delivered(self, next_sequence: int, messages: int, payload_bytes: int) -> None:
+        self.outcome.next = max(self.outcome.next, next_sequence)
+        self.outcome.messages += messages
+        self.outcome.payload_bytes += payload_bytes
+        self._maybe_report()
+
+    def skipped(self, next_sequence: int, reason: str) -> None:
+        self.outcome.next = max(self.outcome.next, next_sequence)
+        self.outcome.skipped += 1
+        self.outcome.error = f"message {next_sequence - 1} was skipped: {reason}"
+        self._maybe_report()
+
+    def status(self, message: str) -> None:
+        self.outcome.status_messages.append(message)
+        self._report()
+
+    def begin(self) -> int:
+        """Where to start: another attempt may have come further, or the flush may be gone."""
+        self._report()
+        return self.outcome.next
+
+    def finish(self) -> None:
+        self.outcome.done = True
+        self._server.report(self._pipeline, [self.outcome])
+
+    def _maybe_report(self) -> None:
+        if time.monotonic() - self._reported_s >= REPORT_INTERVAL_S:
+            self._report()
+
+    def _report(self) -> None:
+        self._reported_s = time.monotonic()
+        answer = self._server.report(self._pipeline, [self.outcome])
+        if self._flush.id in answer.cancelled:
+            raise Cancelled("the export was deleted, paused or moved")
+        self.outcome.next = max(self.outcome.next, answer.positions.get(self._flush.id, 0))
+
+
+def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome:
+    """One attempt at one flush, from the first message to the last report."""
+    reporter = Reporter(flush, server, task.pipeline)
+    outcome = reporter.outcome
+    try:
+        first = reporter.begin()
+        destination = destination_for(flush, task.settings, server)
+        destination.deliver(_records(server, flush, first), reporter)
+        # Numbers behind the last message that could be read hold nothing: they are done too.
+        outcome.next = flush.next
+        if not outcome.skipped:
+            outcome.error = ""
+    except Cancelled:
+        logger.info("flush %d of %s was cancelled", flush.id, flush.stream)
+    except DeliveryFailed as error:
+        outcome.error, outcome.permanent = str(error), error.permanent
+    except BadFrame as error:
+        outcome.error, outcome.damaged = f"stored messages are damaged: {error}", True
+    except ServerLost:
+        return outcome
+    except Exception as error:  # a fault of ours: the flush must go back, with the reason, and be tried again
+        logger.exception("flush %d of %s failed", flush.id, flush.stream)
+        outcome.error = f"{type(error).__name__}: {error}"
+    try:
+        reporter.finish()
+    except (Cancelled, ServerLost) as error:
+        logger.info("flush %d: %s", flush.id, error)
+    return outcome
+
+
+def _records(server: ServerClient, flush: Flush, first: int) -> Iterator[Record]:
+    for frame in server.frames(flush.stream, first, flush.next):
+        start = max(first - frame.first_sequence, 0)
+        stop = min(flush.next - frame.first_sequence, frame.count)
+        if start >= stop:
+            continue
+        arrivals = frame.arrivals[start:stop].tolist()
+        numbers = range(frame.first_sequence + start, frame.first_sequence + stop)
+        yield from map(Record, numbers, arrivals, frame.payloads(start, stop))
+
+
+def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function of the Spark job: rows of encoded flushes in, rows of outcomes out."""
+    import pyarrow
+
+    _settle_worker()
+    task = msgspec.json.decode(encoded_task, type=Task)
+    apply_environment(task.settings.environment)
+    server = ServerClient(task.server_url, task.token)
+    flushes = [
+        msgspec.json.decode(row, type=Flush) for batch in batches for row in batch.column("flush").to_pylist()
+    ]
+    schema = pyarrow.schema([("outcome", pyarrow.binary())])
+    if not flushes:
+        return
+    with ThreadPoolExecutor(min(task.threads, len(flushes)), "penstock-deliver") as threads:
+        for outcome in threads.map(lambda flush: deliver_flush(flush, task, server), flushes):
+            outcome.status_messages = []
+            yield pyarrow.RecordBatch.from_pylist([{"outcome": msgspec.json.encode(outcome)}], schema=schema)
+
+
+def _settle_worker() -> None:
+    """PySpark's worker collects garbage after each task, over every imported library: move those out of its sight."""
+    global _tasks_seen
+    _tasks_seen += 1
+    if _tasks_seen <= FREEZE_TASKS:
+        gc.collect()
+        gc.freeze()
+
+
+class Heartbeat:
+    """Keeps the leases of a pipeline alive while its jobs run."""
+
+    def __init__(self, server: ServerClient, pipeline: str, interval_s: float) -> None:
+        self._server = server
+        self._pipeline = pipeline
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="penstock-heartbeat", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            try:
+                self._server.renew(self._pipeline)
+            except ServerLost as error:
+                logger.warning("%s", error)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()

@@ -1,0 +1,103 @@
+"""What a destination is: code that delivers the messages of a flush somewhere, and tells how far it came."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.flush import Flush
+from penstock.pipeline.server_client import ServerClient
+
+
+class DeliveryFailed(PenstockError):
+    """The rest of the flush is not delivered; it is tried again after a while."""
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent  # trying again soon will not help: somebody must change something
+
+
+class Cancelled(PenstockError):
+    """Nobody wants this flush any more: its export or stream was deleted or paused."""
+
+
+class Record(NamedTuple):
+    sequence_number: int
+    arrival_ms: int
+    payload: bytes
+
+
+class PipelineSettings(msgspec.Struct, frozen=True):
+    """What destinations need to know besides the export's own configuration. Travels to the executors."""
+
+    kinesis_inter_call_delay_ms: int = 1000
+    s3_min_part_size_bytes: int = 5 * 1024 * 1024
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 60.0
+    object_store: str = "file://penstock-data/objects"
+    partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
+    environment: dict[str, str] = {}  # AWS_* variables of the driver
+
+
+class Progress(ABC):
+    """How a destination tells what it has done. Totals are kept here and reach the server within a second."""
+
+    @abstractmethod
+    def delivered(self, next_sequence: int, messages: int, payload_bytes: int) -> None:
+        """Everything before `next_sequence` is confirmed by the destination; so many of it just now.
+
+        Raises Cancelled when the work is to stop.
+        """
+
+    @abstractmethod
+    def skipped(self, next_sequence: int, reason: str) -> None:
+        """The message before `next_sequence` can never be delivered and is passed over."""
+
+    @abstractmethod
+    def status(self, message: str) -> None:
+        """A message for the export's status stream (JSON)."""
+
+
+class Destination(ABC):
+    """Made anew for each flush, in a thread of an executor; clients are cached per process by the subclass."""
+
+    def __init__(self, flush: Flush, settings: PipelineSettings, server: ServerClient) -> None:
+        self.flush = flush
+        self.settings = settings
+        self.server = server
+
+    @abstractmethod
+    def deliver(self, records: Iterator[Record], progress: Progress) -> None:
+        """Deliver in order, confirming as far as it goes. Raises DeliveryFailed when it goes no further."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.flush.settings
+
+
+def batches(
+    records: Iterable[Record], count_max: int, size_max_bytes: int, size_of: Callable[[Record], int]
+) -> Iterator[list[Record]]:
+    """Consecutive records, at most so many and so large together; one that is larger stands alone."""
+    batch: list[Record] = []
+    size_bytes = 0
+    for record in records:
+        record_bytes = size_of(record)
+        if batch and (len(batch) >= count_max or size_bytes + record_bytes > size_max_bytes):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(record)
+        size_bytes += record_bytes
+    if batch:
+        yield batch
+
+
+def apply_environment(environment: Mapping[str, str]) -> None:
+    """AWS variables of the driver, on an executor that has none of its own."""
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,134 @@
+"""The driver: leases flushes, runs each handful as one Spark job, and starts over. Killing it loses nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.flush import Flush, LeaseRequest
+from penstock.pipeline.delivery import Heartbeat, Task, deliver_partition
+from penstock.pipeline.destinations.base import PipelineSettings
+from penstock.pipeline.server_client import ServerClient, ServerLost
+from penstock.pipeline.session import DEFAULT_HEAP, build_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+LEASE_WAIT_MS = 10_000
+HEARTBEAT_S = 3.0
+SERVER_RETRY_S = 1.0
+JOBS_MAX = 4  # jobs of healthy exports under way at the same time
+PROBES_MAX = 1  # and of exports that failed: these may hang, and must not take all there is
+
+
+class DriverSettings(msgspec.Struct, frozen=True):
+    server_url: str
+    token: str
+    master: str | None = None
+    remote: str | None = None
+    heap: str = DEFAULT_HEAP
+    spark: dict[str, str] = {}
+    pipeline: PipelineSettings = PipelineSettings()
+
+
+class Driver:
+    def __init__(self, settings: DriverSettings) -> None:
+        self._settings = settings
+        self._server = ServerClient(settings.server_url, settings.token)
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._stop = threading.Event()
+        self._spark: SparkSession | None = None
+
+    def run(self) -> int:
+        """Deliver until told to stop. Returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        heartbeat = Heartbeat(self._server, self._name, HEARTBEAT_S)
+        self._start_spark()
+        logger.info("pipeline %s ready", self._name)
+        print(f"penstock pipeline ready {self._name}", flush=True)
+        lanes = [
+            threading.Thread(
+                target=self._serve_lane, args=(probing, jobs), name=f"lane-{probing}", daemon=True
+            )
+            for probing, jobs in ((False, JOBS_MAX), (True, PROBES_MAX))
+        ]
+        for lane in lanes:
+            lane.start()
+        self._stop.wait()
+        heartbeat.stop()
+        if self._spark is not None:
+            self._spark.stop()
+        return 0
+
+    def _start_spark(self) -> None:
+        settings = self._settings
+        self._spark = build_session(settings.master, settings.remote, settings.heap, settings.spark)
+        # The first job is slow, whatever it does: better now than when somebody waits for it.
+        self._run_job([], 1)
+
+    def _serve_lane(self, probing: bool, jobs_max: int) -> None:
+        free = threading.Semaphore(jobs_max)
+        with ThreadPoolExecutor(jobs_max, "penstock-job") as jobs:
+            while not self._stop.is_set():
+                with free:
+                    pass  # ask for work only when it can be done
+                try:
+                    leases = self._server.lease(
+                        LeaseRequest(self._name, wait_ms=LEASE_WAIT_MS, probing=probing)
+                    )
+                except ServerLost as error:
+                    logger.warning("%s", error)
+                    self._stop.wait(SERVER_RETRY_S)
+                    continue
+                if leases.flushes:
+                    free.acquire()
+                    done = jobs.submit(self._run_job, leases.flushes, leases.slots)
+                    done.add_done_callback(lambda _: free.release())
+
+    def _run_job(self, flushes: list[Flush], slots: int) -> None:
+        spark = self._spark
+        assert spark is not None
+        partitions = max(1, min(len(flushes), self._parallelism()))
+        task = Task(
+            server_url=self._settings.server_url,
+            token=self._settings.token,
+            pipeline=self._name,
+            threads=max(1, -(-slots // partitions)),
+            settings=self._settings.pipeline,
+        )
+        rows = [(bytearray(msgspec.json.encode(flush)),) for flush in flushes]
+        try:
+            frame = spark.createDataFrame(rows, "flush binary").coalesce(partitions)
+            deliver = _deliver_with(msgspec.json.encode(task))
+            frame.mapInArrow(deliver, "outcome binary").collect()
+        except Exception:  # whatever Spark met: the leases run out and the flushes are tried again
+            logger.exception("a job with %d flushes failed", len(flushes))
+
+    def _parallelism(self) -> int:
+        return int(os.environ.get("PENSTOCK_PIPELINE_PARTITIONS", "0")) or (os.cpu_count() or 1)
+
+
+def _deliver_with(task: bytes):  # type: ignore[no-untyped-def]
+    """A function of one argument, which is what Spark wants."""
+
+    def deliver(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return deliver_partition(task, batches)
+
+    return deliver
+
+
+def run(settings: DriverSettings) -> int:
+    return Driver(settings).run()

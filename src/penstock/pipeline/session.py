@@ -1,0 +1,51 @@
+"""The Spark session of the pipeline: small, quick for small jobs, bound to loopback unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[*]"
+DEFAULT_HEAP = "512m"
+
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_QUICK = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.python.worker.reuse": "true",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.scheduler.mode": "FAIR",  # a long upload must not hold up a small batch
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.task.maxFailures": "4",
+    "spark.log.level": "WARN",
+}
+
+
+def build_session(master: str | None, remote: str | None, heap: str, extra: dict[str, str]) -> SparkSession:
+    """A session on this machine, on a cluster, or on a Spark Connect server."""
+    # Executors on this machine must run the interpreter that has Penstock installed.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("penstock")
+    if remote is not None:
+        builder = builder.remote(remote)
+        settings = extra
+    else:
+        master = master or DEFAULT_MASTER
+        local = _LOCAL if master.startswith(("local", "spark://127.", "spark://localhost")) else {}
+        settings = {**_QUICK, **local, "spark.driver.memory": heap, **extra}
+        builder = builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session

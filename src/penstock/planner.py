@@ -1,0 +1,399 @@
+"""The planner: which range of which export is due, who has it, and what came of it.
+
+It lives in the event loop, where every append is seen the moment it becomes visible. A flush is in the catalog
+before anybody gets it, so that whoever tries it again tries the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Iterable
+
+from penstock.catalog import FlushRow
+from penstock.errors import PenstockError
+from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer
+from penstock.log.stream import Stream
+from penstock.model import Export, ExportKind, ExportStatus
+from penstock.streams import Streams
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_FIRST_S = 1.0
+BACKOFF_MAX_S = 300.0
+LEASE_S = 10.0
+FLUSH_BYTES_MAX = 64 * 1024 * 1024
+TASKS_MAX = 16  # S3 file tasks in one flush
+LAST_PRIORITY = 11
+
+
+class ExportRun:
+    """One export at work: its configuration, its position, and the flush it is busy with."""
+
+    def __init__(self, stream: Stream, export: Export, status: ExportStatus) -> None:
+        self.stream = stream
+        self.export = export
+        self.status = status
+        self.flush: Flush | None = None
+        self.holder: str | None = None  # the pipeline that has the flush
+        self.heard = Outcome(flush=-1, attempt=-1, next=0)  # the newest outcome of the present attempt
+        self.failures = 0
+        self.not_before_s = 0.0
+        self.pending_since_s: float | None = None
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.stream.key, self.export.identifier
+
+    @property
+    def priority(self) -> int:
+        return int(self.export.settings.get("priority", LAST_PRIORITY))
+
+    @property
+    def position(self) -> int:
+        """The next message to export."""
+        done = self.status.last_exported_sequence_number
+        wanted = done + 1 if done >= 0 else self.export.start_sequence_number
+        return max(wanted, self.stream.oldest_sequence)
+
+    @property
+    def waiting_messages(self) -> int:
+        return max(0, self.stream.visible_next - self.position)
+
+    @property
+    def state(self) -> str:
+        """In a word, for operators."""
+        if self.export.disabled:
+            return "paused"
+        if self.holder is not None:
+            return "retrying" if self.failures else "delivering"
+        if self.failures:
+            return "failing"
+        return "waiting" if self.waiting_messages else "idle"
+
+    def due_at_s(self, now_s: float) -> float | None:
+        """When the export can be handed out next; None if that depends on something else happening."""
+        if self.export.disabled or self.holder is not None:
+            return None
+        if self.flush is not None:
+            return self.not_before_s
+        if self.waiting_messages == 0:
+            return None
+        interval_ms = self.export.settings.get("batchIntervalMillis")
+        if interval_ms is None or self.waiting_messages >= self.batch_size:
+            return self.not_before_s
+        since_s = self.pending_since_s if self.pending_since_s is not None else now_s
+        return max(self.not_before_s, since_s + float(interval_ms) / 1000)
+
+    @property
+    def batch_size(self) -> int:
+        maximum = {ExportKind.IOT_ANALYTICS: 100, ExportKind.IOT_SITEWISE: 10, ExportKind.S3_TASK_EXECUTOR: 1}
+        return int(self.export.settings.get("batchSize", maximum.get(self.export.kind, 500)))
+
+    def next_range(self) -> tuple[int, int]:
+        """What a new flush takes: all that waits, within bounds."""
+        first = self.position
+        waiting = self.stream.visible_next - first
+        if self.export.kind is ExportKind.S3_TASK_EXECUTOR:
+            return first, first + min(waiting, TASKS_MAX)
+        held = max(1, self.stream.visible_next - self.stream.oldest_sequence)
+        average_bytes = max(1, self.stream.charged_bytes // held)
+        return first, first + min(waiting, max(1, FLUSH_BYTES_MAX // average_bytes))
+
+
+class Planner:
+    def __init__(self, streams: Streams, *, slots: int, bandwidth_kbps: int | None) -> None:
+        self._streams = streams
+        self._store = streams.store
+        self._loop = asyncio.get_running_loop()
+        self._slots = slots
+        self._bandwidth_bytes_per_s = bandwidth_kbps * 125 if bandwidth_kbps else None
+        self._credit_bytes = float(self._bandwidth_bytes_per_s or 0)
+        self._credit_at_s = time.monotonic()
+        self._runs: dict[tuple[int, str], ExportRun] = {}
+        self._by_flush: dict[int, ExportRun] = {}
+        self._pipelines: dict[str, float] = {}  # when each was heard of last
+        self._wake = asyncio.Event()
+        self._planning = asyncio.Lock()
+        rows = self._store.catalog.flushes()
+        self._next_flush_id = max((row.id for row in rows), default=0) + 1
+        self.definitions_changed()
+        for row in rows:
+            self._adopt(row)
+        streams.watch(self._messages_visible, self.definitions_changed)
+
+    # -- following the streams ----------------------------------------------------------------------
+
+    def definitions_changed(self) -> None:
+        """Streams or exports came, went or changed: exports that stay go on where they are."""
+        runs: dict[tuple[int, str], ExportRun] = {}
+        for name, stream in self._store.streams.items():
+            statuses = self._store.statuses[name]
+            for export in stream.definition.exports:
+                run = self._runs.get((stream.key, export.identifier))
+                status = statuses[export.identifier]
+                if run is None or run.export.kind is not export.kind:
+                    run = ExportRun(stream, export, status)
+                    if run.waiting_messages:
+                        run.pending_since_s = time.monotonic()
+                elif status.last_exported_sequence_number != run.status.last_exported_sequence_number:
+                    # The position was moved by hand: what was planned from the old one is void.
+                    self._forget_flush(run)
+                run.export, run.status = export, status
+                runs[run.key] = run
+            stream.exported = bool(stream.definition.exports)
+        for key, run in self._runs.items():
+            if runs.get(key) is not run:
+                self._forget_flush(run)
+        self._runs = runs
+        self._wake.set()
+
+    def _forget_flush(self, run: ExportRun) -> None:
+        if run.flush is not None:
+            self._by_flush.pop(run.flush.id, None)
+            self._loop.run_in_executor(None, self._store.catalog.remove_flush, run.flush.id)
+        run.flush = run.holder = None
+
+    def _adopt(self, row: FlushRow) -> None:
+        """A flush from before the restart: the same range and name, to be handed out again."""
+        run = self._runs.get((row.stream_key, row.identifier))
+        if run is None or run.flush is not None or row.next <= run.position:
+            self._store.catalog.remove_flush(row.id)
+            return
+        run.flush = self._new_flush(
+            run, row.id, max(row.first, run.position), row.next, row.planned_ms, row.nonce
+        )
+        self._by_flush[row.id] = run
+
+    def _new_flush(
+        self, run: ExportRun, number: int, first: int, behind: int, planned_ms: int, nonce: str
+    ) -> Flush:
+        return Flush(
+            id=number,
+            stream=run.stream.definition.name,
+            identifier=run.export.identifier,
+            kind=run.export.kind,
+            settings=run.export.settings,
+            first=first,
+            next=behind,
+            planned_ms=planned_ms,
+            nonce=nonce,
+        )
+
+    def _messages_visible(self, stream: Stream) -> None:
+        now_s = time.monotonic()
+        for export in stream.definition.exports:
+            run = self._runs.get((stream.key, export.identifier))
+            if run is not None and run.pending_since_s is None:
+                run.pending_since_s = now_s
+        self._wake.set()
+
+    # -- leasing ------------------------------------------------------------------------------------
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        """Flushes for a pipeline, as soon as there are any; an empty list when the wait is over."""
+        deadline_s = time.monotonic() + request.wait_ms / 1000
+        while True:
+            self.renew(request.pipeline)
+            self._take_back_expired()
+            async with self._planning:
+                flushes = await self._plan(request)
+            now_s = time.monotonic()
+            if flushes or now_s >= deadline_s:
+                return Leases(flushes, self._slots, int(LEASE_S * 1000 / 3))
+            self._wake.clear()
+            wait_s = min(deadline_s, self._next_due_s(now_s, request.probing)) - now_s
+            try:
+                await asyncio.wait_for(self._wake.wait(), max(0.005, wait_s))
+            except asyncio.TimeoutError:
+                continue
+
+    def renew(self, pipeline: str) -> None:
+        self._pipelines[pipeline] = time.monotonic()
+
+    def _take_back_expired(self) -> None:
+        deadline_s = time.monotonic() - LEASE_S
+        expired = {name for name, heard_s in self._pipelines.items() if heard_s < deadline_s}
+        for name in expired:
+            del self._pipelines[name]
+        for run in self._by_flush.values():
+            if run.holder is not None and run.holder not in self._pipelines:
+                logger.warning("the pipeline %s is gone; its flush %s goes back", run.holder, run.key)
+                run.holder = None
+
+    def _next_due_s(self, now_s: float, probing: bool) -> float:
+        times = (run.due_at_s(now_s) for run in self._runs.values() if bool(run.failures) == probing)
+        leases = now_s + LEASE_S / 2
+        return min((at_s for at_s in times if at_s is not None), default=leases)
+
+    async def _plan(self, request: LeaseRequest) -> list[Flush]:
+        now_s = time.monotonic()
+        due = []
+        for run in self._runs.values():
+            at_s = run.due_at_s(now_s)
+            if at_s is not None and at_s <= now_s and bool(run.failures) == request.probing:
+                due.append(run)
+        due.sort(key=lambda run: (run.priority, run.pending_since_s or 0.0))
+        chosen = self._within_bandwidth(due[: request.flushes_max], now_s)
+        new = [run for run in chosen if run.flush is None]
+        for run in new:
+            self._plan_flush(run)
+        if new:
+            rows = [
+                FlushRow(f.id, run.stream.key, f.identifier, f.first, f.next, f.planned_ms, f.nonce)
+                for run in new
+                if (f := run.flush) is not None
+            ]
+            await asyncio.to_thread(self._store.catalog.add_flushes, rows)
+        flushes = []
+        for run in chosen:
+            flush = run.flush
+            if flush is None:  # cancelled while it was being written down
+                continue
+            flush.attempt += 1
+            flush.settings = run.export.settings
+            run.holder = request.pipeline
+            run.heard = Outcome(flush=flush.id, attempt=flush.attempt, next=flush.first)
+            flushes.append(flush)
+        return flushes
+
+    def _plan_flush(self, run: ExportRun) -> None:
+        done = run.status.last_exported_sequence_number
+        first, behind = run.next_range()
+        if done >= 0 and first > done + 1:
+            lost = first - done - 1
+            run.status.lost_messages += lost
+            logger.warning("export %s: %d messages were deleted before they were exported", run.key, lost)
+        number = self._next_flush_id
+        self._next_flush_id += 1
+        run.flush = self._new_flush(
+            run, number, first, behind, time.time_ns() // 1_000_000, secrets.token_hex(8)
+        )
+        run.pending_since_s = None if behind >= run.stream.visible_next else time.monotonic()
+        self._by_flush[number] = run
+
+    def _within_bandwidth(self, due: list[ExportRun], now_s: float) -> list[ExportRun]:
+        """As many as the average rate allows: credit grows with time, and a flush may overdraw it once."""
+        rate = self._bandwidth_bytes_per_s
+        if rate is None:
+            return due
+        self._credit_bytes = min(rate * 1.0, self._credit_bytes + (now_s - self._credit_at_s) * rate)
+        self._credit_at_s = now_s
+        chosen = []
+        for run in due:
+            if self._credit_bytes <= 0:
+                run.not_before_s = now_s + (1 - self._credit_bytes) / rate
+                continue
+            chosen.append(run)
+            held = max(1, run.stream.visible_next - run.stream.oldest_sequence)
+            self._credit_bytes -= run.waiting_messages * (run.stream.charged_bytes / held)
+        return chosen
+
+    # -- reports ------------------------------------------------------------------------------------
+
+    async def report(self, pipeline: str, outcomes: Iterable[Outcome]) -> ReportAnswer:
+        """Take note of what happened, durably. Hearing the same twice changes nothing."""
+        self.renew(pipeline)
+        cancelled: list[int] = []
+        positions: dict[int, int] = {}
+        touched: list[ExportRun] = []
+        finished: list[int] = []
+        for outcome in outcomes:
+            run = self._by_flush.get(outcome.flush)
+            if run is None or run.flush is None:
+                cancelled.append(outcome.flush)
+                continue
+            self._apply(run, outcome)
+            touched.append(run)
+            positions[outcome.flush] = run.flush.first
+            if run.export.disabled:
+                cancelled.append(outcome.flush)
+            if outcome.damaged:
+                await asyncio.to_thread(self._look_at_damage, run)
+            if outcome.done and outcome.attempt == run.flush.attempt and self._end_attempt(run, outcome):
+                finished.append(outcome.flush)
+        statuses = [(run.stream.key, run.status) for run in touched]
+        moved = [(run.flush.id, run.flush.first) for run in touched if run.flush is not None]
+        if touched:
+            await asyncio.to_thread(self._store.catalog.note_progress, statuses, moved, finished)
+            self._wake.set()
+        return ReportAnswer(cancelled, positions)
+
+    def _apply(self, run: ExportRun, outcome: Outcome) -> None:
+        flush, status, heard = run.flush, run.status, run.heard
+        assert flush is not None
+        if outcome.attempt != flush.attempt:
+            return
+        status.exported_messages += max(0, outcome.messages - heard.messages)
+        status.exported_bytes += max(0, outcome.payload_bytes - heard.payload_bytes)
+        status.skipped_messages += max(0, outcome.skipped - heard.skipped)
+        status.last_export_time_ms = time.time_ns() // 1_000_000
+        if outcome.error or outcome.done or outcome.next > heard.next:
+            status.error_message = outcome.error
+        if outcome.next > flush.first:
+            flush.first = min(outcome.next, flush.next)
+            status.last_exported_sequence_number = max(status.last_exported_sequence_number, flush.first - 1)
+        self._append_status_messages(run, outcome.status_messages[len(heard.status_messages) :])
+        run.heard = outcome
+
+    def _end_attempt(self, run: ExportRun, outcome: Outcome) -> bool:
+        """True when the flush is delivered; otherwise it is to be tried again, later."""
+        flush = run.flush
+        assert flush is not None
+        run.holder = None
+        if flush.first >= flush.next:
+            del self._by_flush[flush.id]
+            run.flush = None
+            run.failures = 0
+            run.not_before_s = 0.0
+            return True
+        if outcome.error:
+            run.failures += 1
+            wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(run.failures - 1, 12))
+            wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
+            run.not_before_s = time.monotonic() + wait_s
+        return False
+
+    def _append_status_messages(self, run: ExportRun, texts: list[str]) -> None:
+        name = run.export.status_stream_name
+        if name is None or not texts:
+            return
+        self._streams.append(name, [text.encode() for text in texts], _StatusSink(name))
+
+    def _look_at_damage(self, run: ExportRun) -> None:
+        """Read where the pipeline could not: the log then knows the damage and hands it out no more."""
+        try:
+            run.stream.read(run.position, 1, 1)
+        except PenstockError as error:
+            logger.error("export %s: %s", run.key, error)
+
+    # -- operators ----------------------------------------------------------------------------------
+
+    def runs(self) -> list[ExportRun]:
+        return list(self._runs.values())
+
+    def retry_now(self, stream: str, identifier: str) -> bool:
+        """Forget the back-off of an export."""
+        for run in self._runs.values():
+            if run.stream.definition.name == stream and run.export.identifier == identifier:
+                run.not_before_s = 0.0
+                run.failures = 0
+                self._wake.set()
+                return True
+        return False
+
+
+class _StatusSink:
+    """Status messages that cannot be stored are lost with a line in the log; they never hold up a delivery."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+
+    def appended(self, first_sequence: int, count: int) -> None:
+        pass
+
+    def append_failed(self, count: int, error: PenstockError) -> None:
+        logger.warning("%d status messages for stream %s were dropped: %s", count, self._stream, error)

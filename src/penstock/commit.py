@@ -371,7 +371,7 @@ class Committer:
         if self._newest.get(stream) is batch:
             del self._newest[stream]
         committed_next = batch.finish(failures)
-        if committed_next > stream.visible_next:
+        if committed_next > max(batch.first_sequence, stream.visible_next):
             stream.visible_next = committed_next
         if stream.watched or stream.exported:
             self._on_visible(stream)

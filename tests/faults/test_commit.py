@@ -165,3 +165,12 @@ def test_an_append_from_within_an_answer_is_not_lost(rig: Rig) -> None:
     rig.run(scenario())
     assert sorted(again.numbers) == [1, 41]
     rig.drain()
+
+
+def test_flush_on_write_can_be_turned_off_after_a_failed_sync(rig: Rig) -> None:
+    without_journal(rig)
+    rig.create("s", flush_on_write=True)
+    rig.disk.fail("sync", "*.open")
+    assert rig.append("s", b"lost").numbers == []
+    rig.run(rig.streams.update("s", lambda info: (replace(info.definition, flush_on_write=False), {})))
+    assert rig.append("s", b"x").numbers == [1]

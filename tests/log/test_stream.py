@@ -11,6 +11,7 @@ from faults.rig import Rig, Sink
 from penstock.errors import CorruptMessages, DiskFull, PenstockError, StorageFailed
 from penstock.log import frame as frames
 from penstock.log.stream import Stream
+from penstock.model import StrategyOnFull
 
 
 def payloads_of(rig: Rig, name: str = "s") -> list[bytes]:
@@ -217,3 +218,29 @@ def test_rule_5_messages_before_a_failure_can_be_read_while_later_ones_wait(rig:
 
     assert rig.run(while_syncing()) == 2
     assert stream.count_from(0) == 3
+
+
+def test_rule_5_a_stream_whose_first_appends_fail_is_empty(rig: Rig) -> None:
+    stream = rig.create("s", flush_on_write=True)
+    for operation in ("write", "write", "create"):
+        rig.disk.fail(operation, "*.open")
+        assert rig.append("s", b"lost").numbers == []
+    info = rig.streams.describe("s")
+    assert (info.oldest_sequence_number, info.newest_sequence_number, info.total_bytes) == (0, -1, 0)
+    assert stream.count_from(0) == 0
+    assert rig.append("s", b"x").numbers == [3]
+    assert rig.streams.describe("s").oldest_sequence_number == 3
+
+
+def test_rule_5_a_segment_that_was_overwritten_before_its_sync_failed_is_charged_once(rig: Rig) -> None:
+    stream = rig.create(
+        "s",
+        max_size_bytes=18_000,
+        segment_size_bytes=6000,
+        flush_on_write=True,
+        strategy_on_full=StrategyOnFull.OVERWRITE_OLDEST_DATA,
+    )
+    rig.disk.fail("write", "*journal*")
+    rig.disk.fail("sync", "*.open")
+    rig.append("s", *[bytes(6500)] * 5)
+    assert stream.charged_bytes == charged(stream) == 6512 * len(rig.read("s"))

@@ -37,6 +37,7 @@ from penstock.model import INT64_MAX, Message, StrategyOnFull, StreamDefinition
 logger = logging.getLogger(__name__)
 
 TRANSIENT_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+RUNS_MAX = 256  # of one bulk read: each holds a file open
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -181,8 +182,9 @@ class Stream:
 
     @property
     def oldest_sequence(self) -> int:
+        """At most one more than the newest, also while nothing that is stored can be seen."""
         segments = self.segments
-        return segments[0].base if segments else self.visible_next
+        return min(segments[0].base, self.visible_next) if segments else self.visible_next
 
     @property
     def definition(self) -> StreamDefinition:
@@ -260,6 +262,8 @@ class Stream:
     def poison(self, segment: Segment, sequence: int) -> None:
         """After a failed write or sync: take back what was not acknowledged, and write nothing more here."""
         segment.poisoned = True
+        if segment not in self.segments:  # dropped to make room
+            return
         self.charged_bytes -= segment.cut(sequence)
         self._find_missing()
         try:
@@ -440,7 +444,7 @@ class Stream:
         sequence = max(start, self.oldest_sequence)
         stop = min(stop, self.visible_next)
         budget_bytes = size_max_bytes
-        while sequence < stop and budget_bytes > 0:
+        while sequence < stop and budget_bytes > 0 and len(runs) < RUNS_MAX:
             segment = self._segment_of(sequence)
             if segment is None or segment.next_sequence <= sequence:
                 sequence = self._behind_gap(sequence)
@@ -450,7 +454,13 @@ class Stream:
                 sequence = gap.next_readable
                 continue
             limit = min([stop, segment.next_sequence, *(g.first for g in segment.gaps if g.first > sequence)])
-            run, sequence = segment.locate(sequence, limit, budget_bytes)
+            try:
+                run, sequence = segment.locate(sequence, limit, budget_bytes)
+            except FileNotFoundError:
+                if segment in self.segments:
+                    raise
+                sequence = max(sequence, self.oldest_sequence)  # dropped since we looked
+                continue
             runs.append(run)
             budget_bytes -= run.end - run.begin
         return runs, sequence

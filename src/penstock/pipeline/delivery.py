@@ -17,10 +17,10 @@ from penstock.log.frame import BadFrame
 from penstock.pipeline.destinations import destination_for
 from penstock.pipeline.destinations.base import (
     Cancelled,
+    Columns,
     DeliveryFailed,
     PipelineSettings,
     Progress,
-    Record,
     apply_environment,
 )
 from penstock.pipeline.server_client import ServerClient, ServerLost
@@ -100,7 +100,7 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome:
     try:
         first = reporter.begin()
         destination = destination_for(flush, task.settings, server)
-        destination.deliver(_records(server, flush, first), reporter)
+        destination.deliver_columns(_columns(server, flush, first), reporter)
         # Numbers behind the last message that could be read hold nothing: they are done too.
         outcome.next = flush.next
         if not outcome.skipped:
@@ -123,7 +123,7 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome:
     return outcome
 
 
-def _records(server: ServerClient, flush: Flush, first: int) -> Iterator[Record]:
+def _columns(server: ServerClient, flush: Flush, first: int) -> Iterator[Columns]:
     for frame in server.frames(flush.stream, first, flush.next):
         start = max(first - frame.first_sequence, 0)
         stop = min(flush.next - frame.first_sequence, frame.count)
@@ -131,7 +131,7 @@ def _records(server: ServerClient, flush: Flush, first: int) -> Iterator[Record]
             continue
         arrivals = frame.arrivals[start:stop].tolist()
         numbers = range(frame.first_sequence + start, frame.first_sequence + stop)
-        yield from map(Record, numbers, arrivals, frame.payloads(start, stop))
+        yield Columns(numbers, arrivals, frame.payloads(start, stop))
 
 
 def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,12 +12,15 @@ import random
 import secrets
 import time
 from collections.abc import Iterable
+from functools import partial
+
+import msgspec
 
 from penstock.catalog import FlushRow
-from penstock.errors import PenstockError
+from penstock.errors import InvalidRequest, PenstockError
 from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer
 from penstock.log.stream import Stream
-from penstock.model import Export, ExportKind, ExportStatus
+from penstock.model import Export, ExportKind, ExportStatus, StreamDefinition, StreamInfo
 from penstock.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -377,13 +380,50 @@ class Planner:
 
     def retry_now(self, stream: str, identifier: str) -> bool:
         """Forget the back-off of an export."""
-        for run in self._runs.values():
-            if run.stream.definition.name == stream and run.export.identifier == identifier:
-                run.not_before_s = 0.0
-                run.failures = 0
-                self._wake.set()
-                return True
-        return False
+        run = self._run_of(stream, identifier)
+        if run is None:
+            return False
+        run.not_before_s = 0.0
+        run.failures = 0
+        self._wake.set()
+        return True
+
+    async def rewind(self, stream: str, identifier: str, position: int) -> ExportRun | None:
+        """Go on from another sequence number, before or behind the present one; None if there is no such export.
+
+        An update with another startSequenceNumber does the same, but not with the number that is set already.
+        """
+        async with self._planning:  # or a flush could be planned from the old position meanwhile
+            run = self._run_of(stream, identifier)
+            if run is None:
+                return None
+            if position > run.stream.visible_next:
+                raise InvalidRequest(
+                    f"{position} is behind the end of stream {stream}: give a number up to {run.stream.visible_next}"
+                )
+            if run.flush is not None:
+                # First, and durably: a flush that a restart finds would carry on from the old position.
+                number = run.flush.id
+                self._forget_flush(run)
+                await asyncio.to_thread(self._store.catalog.remove_flush, number)
+            await self._streams.update(stream, partial(_moved, identifier, position))
+            run.failures, run.not_before_s = 0, 0.0
+            return self._run_of(stream, identifier)
+
+    def _run_of(self, stream: str, identifier: str) -> ExportRun | None:
+        found = self._store.streams.get(stream)
+        return None if found is None else self._runs.get((found.key, identifier))
+
+
+def _moved(identifier: str, position: int, info: StreamInfo) -> tuple[StreamDefinition, dict[str, int]]:
+    """The definition as it is, but for where the export starts: before anything is exported, that decides."""
+    exports = tuple(
+        msgspec.structs.replace(export, settings={**export.settings, "startSequenceNumber": position})
+        if export.identifier == identifier and export.kind is not ExportKind.S3_TASK_EXECUTOR
+        else export
+        for export in info.definition.exports
+    )
+    return msgspec.structs.replace(info.definition, exports=exports), {identifier: position}
 
 
 class _StatusSink:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -12,6 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from penstock.doors.http.access import Access, Guarded
+from penstock.errors import InvalidRequest
+from penstock.export_view import ExportView
 from penstock.flush import LeaseRequest, Renewal, Report
 from penstock.planner import ExportRun, Planner
 
@@ -19,25 +23,6 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 WAIT_MS_MAX = 30_000
 
 T = TypeVar("T")
-
-
-class ExportView(msgspec.Struct):
-    """An export as operators see it."""
-
-    stream: str
-    identifier: str
-    kind: str
-    state: str  # paused, idle, waiting, delivering, retrying or failing
-    position: int  # next message to export
-    waiting_messages: int
-    last_exported_sequence_number: int
-    last_export_time_ms: int
-    exported_messages: int
-    exported_bytes: int
-    skipped_messages: int
-    lost_messages: int
-    failures: int
-    error: str
 
 
 class PipelineRoutes:
@@ -50,6 +35,7 @@ class PipelineRoutes:
             Route("/v1/pipeline/report", guarded(self._report), methods=["POST"]),
             Route("/v1/exports", guarded(self._exports), methods=["GET"]),
             Route("/v1/exports/retry", guarded(self._retry), methods=["POST"]),
+            Route("/v1/exports/rewind", guarded(self._rewind), methods=["POST"]),
         ]
 
     async def _lease(self, request: Request) -> Response:
@@ -70,10 +56,30 @@ class PipelineRoutes:
         return _json([_view(run) for run in self._planner.runs()])
 
     async def _retry(self, request: Request) -> Response:
-        stream, identifier = request.query_params.get("stream", ""), request.query_params.get("export", "")
+        stream, identifier = _export_of(request)
         if not self._planner.retry_now(stream, identifier):
-            return JSONResponse({"error": f"stream {stream} has no export {identifier}"}, status_code=404)
+            return _no_such_export(stream, identifier)
         return _json({})
+
+    async def _rewind(self, request: Request) -> Response:
+        stream, identifier = _export_of(request)
+        to = request.query_params.get("to", "")
+        if not re.fullmatch("[0-9]{1,19}", to):
+            raise BadBody(f"the parameter 'to' must be a sequence number, not {to[:40]!r}")
+        try:
+            # Not to be left half done when the client goes away.
+            run = await asyncio.shield(self._planner.rewind(stream, identifier, int(to)))
+        except InvalidRequest as error:
+            raise BadBody(str(error)) from error
+        return _no_such_export(stream, identifier) if run is None else _json(_view(run))
+
+
+def _export_of(request: Request) -> tuple[str, str]:
+    return request.query_params.get("stream", ""), request.query_params.get("export", "")
+
+
+def _no_such_export(stream: str, identifier: str) -> Response:
+    return JSONResponse({"error": f"stream {stream} has no export {identifier}"}, status_code=404)
 
 
 def _view(run: ExportRun) -> ExportView:
@@ -92,6 +98,7 @@ def _view(run: ExportRun) -> ExportView:
         skipped_messages=status.skipped_messages,
         lost_messages=status.lost_messages,
         failures=run.failures,
+        retry_in_ms=max(0, round((run.not_before_s - time.monotonic()) * 1000)) if run.failures else 0,
         error=status.error_message,
     )
 

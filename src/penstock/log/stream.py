@@ -455,13 +455,16 @@ class Stream:
                 continue
             limit = min([stop, segment.next_sequence, *(g.first for g in segment.gaps if g.first > sequence)])
             try:
-                run, sequence = segment.locate(sequence, limit, budget_bytes)
+                run, following = segment.locate(sequence, limit, budget_bytes)
             except FileNotFoundError:
                 if segment in self.segments:
                     raise
                 sequence = max(sequence, self.oldest_sequence)  # dropped since we looked
                 continue
+            if runs and run.end - run.begin > budget_bytes:
+                break
             runs.append(run)
+            sequence = following
             budget_bytes -= run.end - run.begin
         return runs, sequence
 

@@ -46,8 +46,9 @@ class _Complaints(logging.Handler):
 class RunningServer:
     """Runs in a thread of its own from `with` to the end; complains there about what the server logged."""
 
-    def __init__(self, data_dir: Path, **settings: Any) -> None:
-        self.settings = Settings(data_dir=data_dir, free_space_floor_bytes=0, **settings)
+    def __init__(self, data_dir: Path, *, bulk_stall_s: float = 30, **settings: Any) -> None:
+        self._bulk_stall_s = bulk_stall_s
+        self.settings = Settings(data_dir=data_dir, **{"free_space_floor_bytes": 0, **settings})
         self.complaints = _Complaints()
         self.expected_complaints: tuple[str, ...] = ()
         self.port = 0
@@ -116,7 +117,7 @@ class RunningServer:
             message_size_max_bytes=settings.message_size_max_bytes,
             input_buffer_max_bytes=settings.input_buffer_max_bytes,
         )
-        self.http = HttpDoor(App(self.streams, Access([TOKEN])))
+        self.http = HttpDoor(App(self.streams, Access([TOKEN]), stall_s=self._bulk_stall_s))
         server = Server(settings)
         upkeep = asyncio.create_task(server._upkeep(self.streams))
         _, self.port = await self.door.open("127.0.0.1", 0)

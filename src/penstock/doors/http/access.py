@@ -40,7 +40,8 @@ class Access:
     def allows(self, authorization: str | None) -> bool:
         """Check an Authorization header, comparing with every token in constant time."""
         scheme, _, given = (authorization or "").partition(" ")
-        matches = [hmac.compare_digest(given.strip().encode(), token) for token in self._tokens]
+        as_sent = given.strip().encode("latin-1")  # what headers are decoded with
+        matches = [hmac.compare_digest(as_sent, token) for token in self._tokens]
         return scheme.lower() == "bearer" and any(matches)
 
 

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock import __version__
 from penstock.doors.http.access import Access, Guarded
-from penstock.doors.http.bulk import THREADS, FramesResponse
+from penstock.doors.http.bulk import STALL_S, THREADS, FramesResponse
 from penstock.doors.http.pipeline import BadBody
 from penstock.errors import PenstockError, StreamNotFound
 from penstock.model import INT64_MAX
@@ -29,8 +29,16 @@ class _BadParameter(PenstockError):
 
 
 class App:
-    def __init__(self, streams: Streams, access: Access, routes: Sequence[BaseRoute] = ()) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        access: Access,
+        routes: Sequence[BaseRoute] = (),
+        *,
+        stall_s: float = STALL_S,
+    ) -> None:
         self._streams = streams
+        self._stall_s = stall_s
         self._threads = ThreadPoolExecutor(THREADS, "penstock-bulk")
         self.asgi = Starlette(
             routes=[
@@ -76,7 +84,7 @@ class App:
         }
         if not runs:
             return Response(status_code=204, headers=headers)
-        return FramesResponse(runs, headers, self._threads)
+        return FramesResponse(runs, headers, self._threads, self._stall_s)
 
 
 def _number(request: Request, name: str, default: int, maximum: int) -> int:

@@ -15,12 +15,31 @@ from penstock.doors.http.bulk import SENDFILE_EXTENSION
 
 BACKLOG = 1024
 STOP_S = 5
+HEAD_BYTES_MAX = 64 * 1024
 
 
 class _Protocol(HttpToolsProtocol):
-    """Hands the application what it needs to let the kernel send a file: ASGI has no word for that."""
+    """Hands the application what it needs to let the kernel send a file: ASGI has no word for that.
+
+    And bounds the head of a request, which the parser gathers without a limit.
+    """
+
+    _in_head = False
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too large.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         super().on_headers_complete()
         extensions: dict[str, object] = {SENDFILE_EXTENSION: self.cycle}
         self.scope["extensions"] = extensions  # type: ignore[typeddict-item]

@@ -1,0 +1,566 @@
+"""The HTTP door: bulk reads give back every message, whatever happens to the stream meanwhile; and health."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+from running import TOKEN, RunningServer, resident_bytes
+
+from conformance.raw_client import RawClient
+from conformance.wire import Op
+from penstock.doors.http import bulk, door
+from penstock.log.frame import HEADER_BYTES, decode_frames
+from penstock.log.stream import RUNS_MAX
+
+MIB = 1024 * 1024
+AUTHORIZED = {"authorization": f"Bearer {TOKEN.decode()}"}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
+    started: list[RunningServer] = []
+
+    def start(**settings: Any) -> RunningServer:
+        server = RunningServer(tmp_path / f"data-{len(started)}", **settings)
+        started.append(server)
+        return server.__enter__()
+
+    yield start
+    for server in started:
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def server(start: Callable[..., RunningServer]) -> RunningServer:
+    return start(background_sync_interval_ms=20)
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def next_sequence(self) -> int:
+        return int(self.headers["penstock-next-sequence"])
+
+    @property
+    def messages(self) -> dict[int, bytes]:
+        """Payloads by number; checksums are verified on the way."""
+        found: dict[int, bytes] = {}
+        for frame in decode_frames(self.body):
+            found.update(enumerate(frame.payloads(), frame.first_sequence))
+        return found
+
+
+class Reader:
+    """An HTTP client that keeps its connection."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=20)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def request(self, path: str, *, method: str = "GET", headers: dict[str, str] = AUTHORIZED) -> Answer:
+        self.connection.request(method, path, headers=headers)
+        response = self.connection.getresponse()
+        body = response.read()
+        return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, body)
+
+    def frames(self, stream: str, **parameters: int) -> Answer:
+        named = {"from" if key == "start" else key: value for key, value in parameters.items()}
+        return self.request("/v1/frames?" + urlencode({"stream": stream, **named}))
+
+    def read_all(self, stream: str, **parameters: int) -> dict[int, bytes]:
+        """Go on from where each answer says, to the end."""
+        found: dict[int, bytes] = {}
+        sequence = 0
+        while True:
+            answer = self.frames(stream, start=sequence, **parameters)
+            if answer.status == 204:
+                return found
+            assert answer.status == 200
+            assert answer.next_sequence > sequence
+            taken = answer.messages
+            assert max(taken) + 1 >= answer.next_sequence
+            found.update(taken)
+            sequence = answer.next_sequence
+
+
+def payload_of(number: int) -> bytes:
+    return b"%d-" % number * (1 + number % 50)
+
+
+def fill(client: RawClient, name: str, count: int, first: int = 0) -> dict[int, bytes]:
+    ids = [client.send(Op.APPEND, name=name, payload=payload_of(n)) for n in range(first, first + count)]
+    numbers = {answer["requestId"]: answer["sequenceNumber"] for _, answer in (client.receive() for _ in ids)}
+    return {numbers[request_id]: payload_of(n) for n, request_id in enumerate(ids, first)}
+
+
+def wait_until_sealed(server: RunningServer, name: str) -> None:
+    stream = server.store.streams[name]
+    server.wait_until(lambda: not stream.to_seal, "segments wait to be sealed")
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {},
+        {"streamSegmentSize": 8192},
+        {"flushOnWrite": True, "streamSegmentSize": 8192},
+        {"persistence": 1},
+        {"persistence": 1, "streamSegmentSize": 8192},
+    ],
+    ids=["one segment", "many segments", "durable", "memory", "memory, many segments"],
+)
+def test_every_message_comes_back(server: RunningServer, definition: dict[str, Any]) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s", **definition)
+        stored: dict[int, bytes] = {}
+        for first in range(0, 3000, 300):
+            stored |= fill(client, "s", 300, first)
+        assert reader.read_all("s") == stored
+        wait_until_sealed(server, "s")
+        assert reader.read_all("s") == stored
+        for limit in (1, 1000, 5000, 100_000):
+            assert reader.read_all("s", max_bytes=limit) == stored
+
+
+def test_ranges(server: RunningServer) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s", streamSegmentSize=8192)
+        stored = fill(client, "s", 1000)
+        wait_until_sealed(server, "s")
+        for start, to in [(0, 1), (0, 1000), (500, 501), (999, 1000), (999, 5000), (3, 997), (0, 2**63 - 1)]:
+            answer = reader.frames("s", start=start, to=to)
+            assert answer.status == 200
+            expected = {n: stored[n] for n in range(start, min(to, 1000))}
+            # whole frames: there may be more at both ends, never less
+            assert answer.messages.items() >= expected.items()
+            assert stored.items() >= answer.messages.items()
+            assert answer.next_sequence == min(to, 1000)
+        for start, to in [(1000, 2000), (5, 5), (7, 3), (2**63 - 1, 2**63 - 1), (0, 0)]:
+            answer = reader.frames("s", start=start, to=to)
+            assert (answer.status, answer.body) == (204, b"")
+            assert answer.headers["penstock-end-sequence"] == "1000"
+
+
+def test_a_cut_answer_holds_what_it_says(server: RunningServer) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s")
+        stored: dict[int, bytes] = {}
+        for n in range(100):
+            stored |= fill(client, "s", 1, n)  # a frame each
+        for limit in (1, HEADER_BYTES, 500, 5000):
+            sequence = 0
+            while sequence < 100:
+                answer = reader.frames("s", start=sequence, max_bytes=limit)
+                found = answer.messages
+                assert sorted(found) == list(range(sequence, answer.next_sequence))
+                assert len(answer.body) <= limit or len(found) == 1
+                sequence = answer.next_sequence
+
+
+def test_a_stream_of_very_many_segments_needs_few_files_at_a_time(server: RunningServer) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s", streamSegmentSize=1024)
+        stored: dict[int, bytes] = {}
+        for first in range(0, 3 * RUNS_MAX, 100):
+            messages = {n: bytes([n % 256]) * 900 for n in range(first, first + 100)}
+            for payload in messages.values():
+                client.send(Op.APPEND, name="s", payload=payload)
+            for _ in messages:
+                client.receive()
+            stored |= messages
+        wait_until_sealed(server, "s")
+        answer = reader.frames("s")
+        assert answer.next_sequence <= RUNS_MAX
+        assert reader.read_all("s") == stored
+
+
+def test_numbers_that_are_gone_are_passed_over(server: RunningServer) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s", maxSize=16384, streamSegmentSize=4096, strategyOnFull=1)
+        stored = fill(client, "s", 1000)
+        oldest, newest, _ = client.storage("s")
+        assert 0 < oldest < newest == 999
+        answer = reader.frames("s")
+        assert int(answer.headers["penstock-oldest-sequence"]) == oldest
+        assert answer.messages == {n: stored[n] for n in range(oldest, 1000)}
+
+
+def test_numbers_that_were_skipped_are_passed_over(start: Callable[..., RunningServer]) -> None:
+    server = start()
+    with server.client() as client, Reader(server) as reader:
+        client.create("s")
+        stored = fill(client, "s", 10)
+        server.look(lambda: server.store.streams["s"].skip_to(1000))
+        later = fill(client, "s", 10)
+        assert min(later) == 1000
+        assert reader.read_all("s") == stored | later
+        assert reader.frames("s", start=500).messages == later
+
+
+def test_refusals(server: RunningServer) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s")
+        client.append("s", b"m")
+        for headers in (
+            {},
+            {"authorization": ""},
+            {"authorization": "Bearer"},
+            {"authorization": "Bearer "},
+            {"authorization": "Bearer wrong"},
+            {"authorization": f"Basic {TOKEN.decode()}"},
+            {"authorization": f"Bearer {TOKEN.decode()}x"},
+            {"authorization": "Bearer \xe9"},
+        ):
+            answer = reader.request("/v1/frames?stream=s", headers=headers)
+            assert answer.status == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert "token" in json.loads(answer.body)["error"]
+        assert reader.frames("absent").status == 404
+        assert "absent" in json.loads(reader.frames("absent").body)["error"]
+        assert reader.request("/v1/frames").status == 400
+        for query in (
+            "from=-1",
+            "from=x",
+            "to=1.5",
+            "max_bytes=",
+            f"from={2**63}",
+            "from=%D9%A1",
+            "from=" + "0" * 20,
+        ):
+            answer = reader.request(f"/v1/frames?stream=s&{query}")
+            assert answer.status == 400, query
+            assert query.split("=")[0] in json.loads(answer.body)["error"]
+        assert reader.request("/nowhere").status == 404
+        assert reader.request("/v1/frames?stream=s", method="DELETE").status == 405
+        assert reader.frames("s").messages == {0: b"m"}
+
+
+def test_an_empty_stream_has_nothing_to_send(server: RunningServer) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s")
+        answer = reader.frames("s")
+        assert (answer.status, answer.body) == (204, b"")
+        assert answer.next_sequence == 0
+
+
+def test_health(start: Callable[..., RunningServer]) -> None:
+    sound, full = start(), start(free_space_floor_bytes=2**60)
+    with Reader(sound) as reader:
+        answer = reader.request("/healthz", headers={})
+        assert (answer.status, json.loads(answer.body)["status"]) == (200, "ok")
+    with Reader(full) as reader:
+        told = json.loads(reader.request("/healthz", headers={}).body)
+        assert told["status"] == "degraded"
+        assert "full" in told["problems"][0]
+
+
+@pytest.mark.parametrize("persistence", [0, 1])
+def test_the_head_alone_and_then_the_same_connection(server: RunningServer, persistence: int) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s", persistence=persistence)
+        stored = fill(client, "s", 100)
+        for _ in range(3):
+            head = reader.request("/v1/frames?stream=s", method="HEAD")
+            assert (head.status, head.body) == (200, b"")
+            whole = reader.frames("s")
+            assert int(head.headers["content-length"]) == len(whole.body)
+            assert whole.messages == stored
+
+
+def test_one_connection_serves_bulk_reads_and_others_in_turn(server: RunningServer) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s")
+        stored = fill(client, "s", 2000)
+        reader.connection.connect()
+        port = reader.connection.sock.getsockname()[1]
+        for _ in range(50):
+            assert reader.frames("s").messages == stored
+            assert reader.frames("s", start=1990).messages.items() <= stored.items()
+            assert reader.request("/healthz").status == 200
+            assert reader.frames("absent").status == 404
+        assert reader.connection.sock.getsockname()[1] == port
+
+
+def test_requests_sent_at_once_are_answered_in_turn(server: RunningServer) -> None:
+    with server.client() as client:
+        client.create("s")
+        stored = fill(client, "s", 2000)
+    request = b"GET /v1/frames?stream=s HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + TOKEN + b"\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as connection:
+        connection.sendall(request * 20)
+        stream = connection.makefile("rb")
+        for _ in range(20):
+            assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+            fields = http.client.parse_headers(stream)
+            body = stream.read(int(fields["content-length"]))
+            assert Answer(200, {}, body).messages == stored
+        stream.close()
+
+
+def test_the_kernel_sends_the_files(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    real = os.sendfile
+
+    def counted(target: int, source: int, offset: int, count: int) -> int:
+        sent.append(real(target, source, offset, count))
+        return sent[-1]
+
+    monkeypatch.setattr(os, "sendfile", counted)
+    with server.client() as client, Reader(server) as reader:
+        client.create("file", streamSegmentSize=65536)
+        client.create("memory", persistence=1)
+        fill(client, "file", 5000)
+        fill(client, "memory", 1000)
+        assert sum(sent) == 0
+        body = reader.frames("file").body
+        server.wait_until(lambda: sum(sent) == len(body) > 0, "not all was sent by the kernel")
+        sent.clear()
+        assert reader.frames("memory").body
+        assert sum(sent) == 0
+
+
+# -- while the stream changes ----------------------------------------------------------------------------
+
+
+class Changing:
+    """Does something to the server again and again until told to stop."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._stop = threading.Event()
+        self._threads = ThreadPoolExecutor(1)
+        self._running = self._threads.submit(self._run)
+
+    def _run(self) -> int:
+        rounds = 0
+        while not self._stop.is_set():
+            self._work()
+            rounds += 1
+        return rounds
+
+    def end(self) -> int:
+        self._stop.set()
+        rounds = self._running.result(20)
+        self._threads.shutdown()
+        return rounds
+
+
+def numbered(client: RawClient, name: str, count: int) -> None:
+    """Messages whose number says what they must hold."""
+    _, newest, _ = client.storage(name)
+    fill(client, name, count, newest + 1)
+
+
+@pytest.mark.parametrize("definition", [{}, {"flushOnWrite": True}, {"persistence": 1}])
+def test_bulk_reads_beside_appends_and_sealing(server: RunningServer, definition: dict[str, Any]) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s", streamSegmentSize=16384, maxSize=2**30, **definition)
+        appending = Changing(lambda: numbered(client, "s", 50))
+        deadline_s = time.monotonic() + 1.5
+        reads = 0
+        while time.monotonic() < deadline_s:
+            found = reader.read_all("s", max_bytes=200_000)
+            assert sorted(found) == list(range(len(found)))
+            for number, payload in found.items():
+                assert payload == payload_of(number)
+            reads += 1
+        assert appending.end() > 1
+        assert reads > 1
+
+
+def test_bulk_reads_beside_overwriting(server: RunningServer) -> None:
+    with server.client() as client, Reader(server) as reader:
+        client.create("s", streamSegmentSize=4096, maxSize=32768, strategyOnFull=1)
+        numbered(client, "s", 50)
+        appending = Changing(lambda: numbered(client, "s", 50))
+        deadline_s = time.monotonic() + 1.5
+        while time.monotonic() < deadline_s:
+            answer = reader.frames("s")
+            assert answer.status == 200
+            for number, payload in answer.messages.items():
+                assert payload == payload_of(number)
+        assert appending.end() > 1
+
+
+def test_bulk_reads_beside_deleting(server: RunningServer) -> None:
+    """A read that is under way ends with the messages it began with, and never with those of another stream."""
+    with server.client() as client, Reader(server) as reader:
+
+        def make_again() -> None:
+            client.create("s", streamSegmentSize=65536, maxSize=2**30)
+            fill(client, "s", 500)
+            client.succeed(Op.DELETE, name="s")
+
+        changing = Changing(make_again)
+        deadline_s = time.monotonic() + 2
+        statuses: set[int] = set()
+        while time.monotonic() < deadline_s:
+            answer = reader.frames("s")
+            statuses.add(answer.status)
+            if answer.status == 200:
+                for number, payload in answer.messages.items():
+                    assert payload == payload_of(number)
+        changing.end()
+        assert statuses <= {200, 204, 404}
+        assert 200 in statuses
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_deleted_stream_is_sent_to_its_end_to_a_slow_reader(server: RunningServer) -> None:
+    with server.client() as client:
+        client.create("s", maxSize=2**30)
+        for n in range(8):
+            client.append("s", bytes([n]) * (4 * MIB))
+        before = open_files()
+        with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as connection:
+            connection.sendall(
+                b"GET /v1/frames?stream=s HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + TOKEN + b"\r\n\r\n"
+            )
+            stream = connection.makefile("rb")
+            assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+            fields = http.client.parse_headers(stream)
+            client.succeed(Op.DELETE, name="s")
+            client.create("s", maxSize=2**30)
+            client.append("s", bytes(32 * MIB))  # a new file, perhaps with the same descriptor
+            body = stream.read(int(fields["content-length"]))
+            stream.close()
+        assert Answer(200, {}, body).messages == {n: bytes([n]) * (4 * MIB) for n in range(8)}
+    server.wait_until(lambda: open_files() <= before, "files stay open")
+
+
+# -- clients that misbehave ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistence", [0, 1])
+def test_a_client_that_does_not_read_is_dropped(
+    start: Callable[..., RunningServer], persistence: int
+) -> None:
+    server = start(bulk_stall_s=0.5)
+    with server.client() as client, Reader(server) as reader:
+        client.create("s", maxSize=2**30, persistence=persistence)
+        for n in range(16):
+            client.append("s", bytes([n]) * (2 * MIB))
+        assert reader.request("/healthz").status == 200
+        before = open_files()
+        deaf = [request_frames(server) for _ in range(2 * bulk.THREADS)]
+        memory = resident_bytes()
+        # more of them than threads, and yet others are served
+        started = time.monotonic()
+        assert len(reader.frames("s").messages) == 16
+        assert time.monotonic() - started < 10
+        assert resident_bytes() - memory < 300 * MIB
+        server.wait_until(lambda: not server.http._server.server_state.tasks, "stalled reads go on")
+        for connection in deaf:
+            assert received_to_the_end(connection) < 32 * MIB
+            connection.close()
+        server.wait_until(lambda: open_files() <= before, "files stay open")
+
+
+def request_frames(server: RunningServer) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.http_port), timeout=20)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    connection.sendall(
+        b"GET /v1/frames?stream=s HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + TOKEN + b"\r\n\r\n"
+    )
+    return connection
+
+
+def received_to_the_end(connection: socket.socket) -> int:
+    total = 0
+    try:
+        while chunk := connection.recv(MIB):
+            total += len(chunk)
+    except ConnectionResetError:
+        pass
+    return total
+
+
+def test_a_slow_client_gets_everything(start: Callable[..., RunningServer]) -> None:
+    server = start(bulk_stall_s=0.5)
+    with server.client() as client:
+        client.create("s", maxSize=2**30)
+        for n in range(4):
+            client.append("s", bytes([n]) * (4 * MIB))
+        connection = request_frames(server)
+        stream = connection.makefile("rb")
+        assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+        size = int(http.client.parse_headers(stream)["content-length"])
+        body = b""
+        while len(body) < size:
+            body += stream.read(min(size - len(body), 2 * MIB))
+            time.sleep(0.2)  # two seconds in all, but never half a second without a byte
+        assert len(Answer(200, {}, body).messages) == 4
+        stream.close()
+        connection.close()
+
+
+def test_clients_that_leave_leave_nothing_behind(server: RunningServer) -> None:
+    with server.client() as client:
+        client.create("s", maxSize=2**30)
+        client.append("s", bytes(16 * MIB))
+        before = open_files()
+        for n in range(40):
+            connection = request_frames(server)
+            if n % 2:
+                connection.recv(1000)
+            if n % 3 == 0:
+                connection.shutdown(socket.SHUT_WR)
+            connection.close()
+        server.wait_until(lambda: not server.http._server.server_state.tasks, "requests go on")
+        server.wait_until(lambda: open_files() <= before, "files stay open")
+
+
+def test_stopping_does_not_wait_for_a_client_that_does_not_read(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "STOP_S", 1)
+    server = start()
+    with server.client() as client:
+        client.create("s", maxSize=2**30)
+        client.append("s", bytes(32 * MIB))
+    connections = [request_frames(server) for _ in range(12)]
+    for connection in connections:
+        assert connection.recv(10)
+    server.expected_complaints = ("timeout graceful shutdown exceeded", "Exception in ASGI application")
+    started = time.monotonic()
+    server.stop()
+    assert time.monotonic() - started < 10
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize("head", [b"GET /" + b"a" * 300_000, b"GET / HTTP/1.1\r\nx: " + b"a" * 300_000])
+def test_a_request_that_never_ends_is_refused(server: RunningServer, head: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as connection:
+        refused = b""
+        try:
+            for start in range(0, len(head), 10_000):
+                connection.sendall(head[start : start + 10_000])
+                time.sleep(0.001)
+            refused = connection.recv(100)
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        assert refused in (b"", b"HTTP/1.1 400 Bad Request\r\n") or refused.startswith(b"HTTP/1.1 400 ")
+    server.wait_until(lambda: not server.http._server.server_state.connections, "the connection stays open")

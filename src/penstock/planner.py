@@ -119,7 +119,8 @@ class Planner:
         self._runs: dict[tuple[int, str], ExportRun] = {}
         self._by_flush: dict[int, ExportRun] = {}
         self._pipelines: dict[str, float] = {}  # when each was heard of last
-        self._wake = asyncio.Event()
+        self._sleepers: set[asyncio.Event] = set()  # leases that wait for something to become due
+        self._closing = False
         self._planning = asyncio.Lock()
         rows = self._store.catalog.flushes()
         self._next_flush_id = max((row.id for row in rows), default=0) + 1
@@ -152,7 +153,7 @@ class Planner:
             if runs.get(key) is not run:
                 self._forget_flush(run)
         self._runs = runs
-        self._wake.set()
+        self._wake()
 
     def _forget_flush(self, run: ExportRun) -> None:
         if run.flush is not None:
@@ -192,7 +193,7 @@ class Planner:
             run = self._runs.get((stream.key, export.identifier))
             if run is not None and run.pending_since_s is None:
                 run.pending_since_s = now_s
-        self._wake.set()
+        self._wake()
 
     # -- leasing ------------------------------------------------------------------------------------
 
@@ -205,14 +206,28 @@ class Planner:
             async with self._planning:
                 flushes = await self._plan(request)
             now_s = time.monotonic()
-            if flushes or now_s >= deadline_s:
+            if flushes or now_s >= deadline_s or self._closing:
                 return Leases(flushes, self._slots, int(LEASE_S * 1000 / 3))
-            self._wake.clear()
-            wait_s = min(deadline_s, self._next_due_s(now_s, request.probing)) - now_s
-            try:
-                await asyncio.wait_for(self._wake.wait(), max(0.005, wait_s))
-            except asyncio.TimeoutError:
-                continue
+            await self._sleep(min(deadline_s, self._next_due_s(now_s, request.probing)) - now_s)
+
+    async def _sleep(self, wait_s: float) -> None:
+        woken = asyncio.Event()
+        self._sleepers.add(woken)
+        try:
+            await asyncio.wait_for(woken.wait(), max(0.005, wait_s))
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            self._sleepers.discard(woken)
+
+    def _wake(self) -> None:
+        for sleeper in self._sleepers:
+            sleeper.set()
+
+    def close(self) -> None:
+        """The server stops: answer every lease that waits."""
+        self._closing = True
+        self._wake()
 
     def renew(self, pipeline: str) -> None:
         self._pipelines[pipeline] = time.monotonic()
@@ -322,7 +337,7 @@ class Planner:
         moved = [(run.flush.id, run.flush.first) for run in touched if run.flush is not None]
         if touched:
             await asyncio.to_thread(self._store.catalog.note_progress, statuses, moved, finished)
-            self._wake.set()
+            self._wake()
         return ReportAnswer(cancelled, positions)
 
     def _apply(self, run: ExportRun, outcome: Outcome) -> None:
@@ -385,7 +400,7 @@ class Planner:
             return False
         run.not_before_s = 0.0
         run.failures = 0
-        self._wake.set()
+        self._wake()
         return True
 
     async def rewind(self, stream: str, identifier: str, position: int) -> ExportRun | None:

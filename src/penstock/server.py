@@ -16,10 +16,12 @@ from penstock.config import Settings, load_client_tokens
 from penstock.doors.http.access import Access, load_or_create_token
 from penstock.doors.http.app import App
 from penstock.doors.http.door import Door as HttpDoor
+from penstock.doors.http.messages import messages_routes
 from penstock.doors.http.pipeline import PipelineRoutes
 from penstock.doors.streammanager.door import Door as StreamManagerDoor
 from penstock.log.store import Store
 from penstock.planner import Planner
+from penstock.process import configure_logging
 from penstock.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -82,9 +84,11 @@ class Server:
             slots=settings.exporter_thread_pool_size,
             bandwidth_kbps=settings.exporter_max_bandwidth_kbps,
         )
-        http = HttpDoor(App(streams, access, PipelineRoutes(planner, access).routes))
+        routes = [*PipelineRoutes(planner, access).routes, *messages_routes(streams, access)]
+        http = HttpDoor(App(streams, access, routes))
         http_host, http_port = await http.open(settings.host, settings.http_port)
         stack.push_async_callback(http.close)
+        stack.callback(planner.close)
         host, port = await stream_manager.open(settings.host, settings.stream_manager_port)
         stack.push_async_callback(stream_manager.close)
         print(f"penstock ready stream-manager={host}:{port} http={http_host}:{http_port}", flush=True)
@@ -116,15 +120,6 @@ class Server:
             streams.committer.sync_wanted.clear()
 
 
-def _configure_logging(level: str) -> None:
-    levels = {"TRACE": "DEBUG", "WARN": "WARNING"}
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=levels.get(level, level),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
-
-
 def _raise_descriptor_limit() -> None:
     """Each active segment and each connection needs a descriptor; the usual 1,024 are few for that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -134,7 +129,7 @@ def _raise_descriptor_limit() -> None:
 
 def run(settings: Settings) -> int:
     """Serve until a signal. Returns the exit code."""
-    _configure_logging(settings.log_level)
+    configure_logging(settings.log_level)
     _raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD, 20, 20)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -146,7 +147,8 @@ def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) ->
         msgspec.json.decode(row, type=Flush) for batch in batches for row in batch.column("flush").to_pylist()
     ]
     schema = pyarrow.schema([("outcome", pyarrow.binary())])
-    if not flushes:
+    if not flushes:  # a job to warm up the worker
+        import_module("penstock.pipeline.destinations.http")
         return
     with ThreadPoolExecutor(min(task.threads, len(flushes)), "penstock-deliver") as threads:
         for outcome in threads.map(lambda flush: deliver_flush(flush, task, server), flushes):

@@ -30,6 +30,8 @@ LEASE_WAIT_MS = 10_000
 HEARTBEAT_S = 3.0
 SERVER_RETRY_S = 1.0
 JOBS_MAX = 4  # jobs of healthy exports under way at the same time
+FLUSH_OVERHEAD_MESSAGES = 1000  # what a flush costs besides its messages, in messages
+WARM_UP_ROUNDS = 4
 PROBES_MAX = 1  # and of exports that failed: these may hang, and must not take all there is
 
 
@@ -39,6 +41,7 @@ class DriverSettings(msgspec.Struct, frozen=True):
     master: str | None = None
     remote: str | None = None
     heap: str = DEFAULT_HEAP
+    parallelism: int = os.cpu_count() or 1  # tasks that deliver at the same time
     spark: dict[str, str] = {}
     pipeline: PipelineSettings = PipelineSettings()
 
@@ -76,8 +79,10 @@ class Driver:
     def _start_spark(self) -> None:
         settings = self._settings
         self._spark = build_session(settings.master, settings.remote, settings.heap, settings.spark)
-        # The first job is slow, whatever it does: better now than when somebody waits for it.
-        self._run_job([], 1)
+        # The first jobs are slow, whatever they do: better now than when somebody waits for them.
+        with ThreadPoolExecutor(settings.parallelism) as jobs:
+            for _ in range(WARM_UP_ROUNDS):
+                list(jobs.map(lambda _: self._run_job([], 1), range(settings.parallelism)))
 
     def _serve_lane(self, probing: bool, jobs_max: int) -> None:
         free = threading.Semaphore(jobs_max)
@@ -93,32 +98,44 @@ class Driver:
                     logger.warning("%s", error)
                     self._stop.wait(SERVER_RETRY_S)
                     continue
-                if leases.flushes:
+                groups = pack(leases.flushes, 1 if probing else self._settings.parallelism)
+                for group in groups:
                     free.acquire()
-                    done = jobs.submit(self._run_job, leases.flushes, leases.slots)
+                    done = jobs.submit(self._run_job, group, max(1, leases.slots // len(groups)))
                     done.add_done_callback(lambda _: free.release())
 
-    def _run_job(self, flushes: list[Flush], slots: int) -> None:
+    def _run_job(self, flushes: list[Flush], threads: int) -> None:
+        """One job of one task: an Arrow table is the quickest way to get a few rows into Spark."""
+        import pyarrow
+
         spark = self._spark
         assert spark is not None
-        partitions = max(1, min(len(flushes), self._parallelism()))
         task = Task(
             server_url=self._settings.server_url,
             token=self._settings.token,
             pipeline=self._name,
-            threads=max(1, -(-slots // partitions)),
+            threads=threads,
             settings=self._settings.pipeline,
         )
-        rows = [(bytearray(msgspec.json.encode(flush)),) for flush in flushes]
+        column = pyarrow.array([msgspec.json.encode(flush) for flush in flushes], pyarrow.binary())
         try:
-            frame = spark.createDataFrame(rows, "flush binary").coalesce(partitions)
+            frame = spark.createDataFrame(pyarrow.table({"flush": column}))
             deliver = _deliver_with(msgspec.json.encode(task))
             frame.mapInArrow(deliver, "outcome binary").collect()
         except Exception:  # whatever Spark met: the leases run out and the flushes are tried again
             logger.exception("a job with %d flushes failed", len(flushes))
 
-    def _parallelism(self) -> int:
-        return int(os.environ.get("PENSTOCK_PIPELINE_PARTITIONS", "0")) or (os.cpu_count() or 1)
+
+def pack(flushes: list[Flush], groups_max: int) -> list[list[Flush]]:
+    """Spread flushes over a few groups of about equal work, each in the order they came (which is priority)."""
+    count = min(groups_max, max(1, len(flushes)))
+    groups: list[list[Flush]] = [[] for _ in range(count)]
+    work = [0] * count
+    for flush in flushes:
+        lightest = work.index(min(work))
+        groups[lightest].append(flush)
+        work[lightest] += FLUSH_OVERHEAD_MESSAGES + flush.next - flush.first
+    return [group for group in groups if group]
 
 
 def _deliver_with(task: bytes):  # type: ignore[no-untyped-def]

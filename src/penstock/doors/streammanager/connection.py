@@ -483,27 +483,29 @@ class Connection(asyncio.Protocol):
             return
         problem = request_id_problem(request_id)
         self._ordered = self._ordered or request_id == SHARED_REQUEST_ID
-        if op == Op.CONNECT:
-            self._transport.write(
-                connect_frame(
-                    request_id, self._identifier, Status.UNEXPECTED_OPERATION, "the connection is open already",
-                    self._version or "",
-                )
-            )  # fmt: skip
-        elif op not in _request_ops or problem is not None or self._is_too_new(op):
+        if op not in _request_ops or problem is not None or self._is_too_new(op):
             self._respond_unusable(op, request_id, InvalidRequest(problem or ""))
         elif op == Op.APPEND_MESSAGE:
             self._append_message(request_id, body)
+        elif op == Op.CONNECT:
+            self._refuse_second_connect(request_id)
         else:
             self._start(Op(op), request_id, body)
 
     def _respond_unusable(self, op: int, request_id: str, error: InvalidRequest) -> None:
-        if op in _request_ops and not self._is_too_new(op):
+        if op == Op.CONNECT:
+            self._refuse_second_connect(request_id)
+        elif op in _request_ops and not self._is_too_new(op):
             self.respond_error(Op(op), request_id, error)
         else:
             self._send_response(
                 Op.UNKNOWN_OPERATION_ERROR, request_id, Status.UNKNOWN_OPERATION, f"operation {op} is unknown"
             )
+
+    def _refuse_second_connect(self, request_id: str) -> None:
+        self._send_response(
+            Op.CONNECT_RESPONSE, request_id, Status.UNEXPECTED_OPERATION, "the connection is open already"
+        )
 
     def _is_too_new(self, op: int) -> bool:
         return op == Op.UPDATE_MESSAGE_STREAM and self._version == "1.0.0"
@@ -588,7 +590,10 @@ class Connection(asyncio.Protocol):
             # That generation knows no such answer and no code 18; an answer it cannot decode would wedge it.
             self._protocol_error("an unknown operation on a connection of protocol 1.0.0")
             return
-        self.send(encode_response(op, request_id, shown, message))
+        if op is Op.CONNECT_RESPONSE:  # which has more keys than others, also when it refuses
+            self.send(connect_frame(request_id, self._identifier, shown, message, version))
+        else:
+            self.send(encode_response(op, request_id, shown, message))
 
     # -- the end ------------------------------------------------------------------------------------
 

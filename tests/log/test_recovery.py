@@ -165,3 +165,29 @@ def test_a_segment_that_was_being_sealed_is_sealed_after_all(rig: Rig) -> None:
     rig.restart()
     assert readable(reopened(rig)) == [0, 1, 2, 3, 4, 5]
     assert reopened(rig).segments[0].sealed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rule_6_a_name_that_a_killed_server_did_not_sync_is_synced(rig: Rig, seed: int) -> None:
+    """It made the file and died; its successor writes to it, and must not lose it to a power cut."""
+    rig.create("s", flush_on_write=True)
+    rig.append("s", bytes(900))
+    rig.disk.crash_after(1)  # the file is made, its directory is not synced
+    reopened(rig).segment_size_bytes = 1024
+    assert rig.append("s", bytes(900)).numbers == []
+    rig.kill()
+    assert rig.append("s", b"acknowledged").errors == []
+    rig.power_cut(random.Random(seed))
+    assert b"acknowledged" in [message.payload for message in rig.read("s")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rule_6_a_segment_that_was_being_renamed_is_not_lost(rig: Rig, seed: int) -> None:
+    filled(rig)
+    reopened(rig)._roll(6)
+    rig.background_sync()
+    rig.disk.fail("sync_directory", "*-s/*")
+    rig.store.seal_segments()  # renamed, but not synced, and both files are there
+    rig.kill()
+    rig.power_cut(random.Random(seed))
+    assert readable(reopened(rig)) == [0, 1, 2, 3, 4, 5]

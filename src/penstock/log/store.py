@@ -142,6 +142,8 @@ class Store:
             stream.create()
         else:
             self._files.make_directory(stream.directory)
+            if not clean:  # the last server may have died between making or renaming a file and this
+                self._files.sync_directory(stream.directory)
             stream.open(clean=clean, lost_cache=lost_cache)
             if stored.definition.flush_on_write:
                 self.sync_segments(stream.segments)  # readers must not see what a power cut can take back

@@ -16,7 +16,7 @@ from typing import Any
 import cbor2
 
 from penstock import __version__, errors
-from penstock.config import load_client_tokens
+from penstock.config import load_first_token
 from penstock.doors.streammanager.protocol import FRAME_LENGTH_MAX, SUPPORTED_VERSIONS, Op, Status
 from penstock.model import Message
 
@@ -65,10 +65,7 @@ def error_of(status: int, text: str) -> errors.PenstockError:
 
 def load_token(token_file: Path | None, env: Mapping[str, str]) -> str | None:
     if token_file is not None:
-        tokens = load_client_tokens(token_file)
-        if not tokens:
-            raise errors.ConfigError(f"{token_file} holds no token; put one on its first line")
-        return tokens[0].decode()
+        return load_first_token(token_file)
     return env.get("PENSTOCK_CLIENT_TOKEN") or env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN") or None
 
 

@@ -1,15 +1,17 @@
-"""Settings of the server: where they come from, what they may be, and what to say when they are wrong."""
+"""Settings of server and pipeline: where they come from, what they may be, what to say when they are wrong."""
 
 from __future__ import annotations
 
 import difflib
 import ipaddress
 import logging
+import os
 import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -23,6 +25,7 @@ GIB = 1024 * MIB
 
 DEFAULT_DATA_DIR = "penstock-data"
 DEFAULT_CONFIG_FILE = "penstock.toml"
+HTTP_TOKEN_FILE_NAME = "http-token"  # noqa: S105
 S3_MIN_PART_SIZE_BYTES = 5 * MIB
 
 
@@ -45,7 +48,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     s3_min_part_size_bytes: int = S3_MIN_PART_SIZE_BYTES
     kinesis_inter_call_delay_ms: int = 1000
     read_only_dirs: tuple[Path, ...] = ()
+    object_store: str | None = None
+    partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
+    pipeline_master: str = "local[*]"
+    pipeline_remote: str | None = None
+    pipeline_heap: str = "512m"
     log_level: str = "INFO"
+
+    @property
+    def object_store_url(self) -> str:
+        return self.object_store or f"file://{self.data_dir / 'objects'}"
 
     def warnings(self) -> list[str]:
         """What is allowed but probably not meant."""
@@ -128,6 +140,28 @@ def _within(lowest: int, highest: int, parse: Callable[[str], int] = int) -> Par
     return bounded
 
 
+def _matching(pattern: str) -> Parser:
+    def matched(value: object) -> str:
+        text = _text(value)
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError
+        return text
+
+    return matched
+
+
+def _texts_by_name(value: object) -> dict[str, str]:
+    """A table of the configuration file, or the same as JSON."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError as error:
+            raise ValueError from error
+    if not isinstance(value, dict):
+        raise ValueError
+    return {_text(name): _text(text) for name, text in value.items()}
+
+
 def _log_level(value: object) -> str:
     level = _text(value).upper()
     level = {"WARNING": "WARN"}.get(level, level)
@@ -189,6 +223,17 @@ SETTINGS: dict[str, _Setting] = {
         0, 3_600_000, "milliseconds", "STREAM_MANAGER_EXPORTER_KINESIS_INTER_CALL_DELAY_MS"
     ),
     "read_only_dirs": _Setting(_paths, "a list of directories", ("STREAM_MANAGER_READ_ONLY_DIRS",)),
+    "object_store": _Setting(_matching("s3|file:///.*"), "s3, or file:// and an absolute path"),
+    "partition_keys": _Setting(
+        _texts_by_name,
+        'a table of a template or JSON path for each export identifier, such as {"to-kinesis": "$.device"}',
+    ),
+    "pipeline_master": _Setting(
+        _matching(r"local(\[.+\])?|yarn|(spark|k8s)://.+"),
+        "a Spark master, such as local[*] or spark://host:7077",
+    ),
+    "pipeline_remote": _Setting(_matching("sc://.+"), "a Spark Connect server, such as sc://host:15002"),
+    "pipeline_heap": _Setting(_matching("[1-9][0-9]*[kmgKMG]"), "a Java heap size, such as 512m or 2g"),
     "log_level": _Setting(_log_level, "TRACE, DEBUG, INFO, WARN or ERROR", ("LOG_LEVEL",)),
 }
 
@@ -198,7 +243,7 @@ def env_name(setting: str) -> str:
 
 
 def flag_name(setting: str) -> str:
-    return f"--{setting.replace('_', '-')}"
+    return f"--{setting.removeprefix('pipeline_').replace('_', '-')}"
 
 
 class _Found(NamedTuple):
@@ -229,23 +274,85 @@ def load_server_address(server: str | None, env: Mapping[str, str], cwd: Path) -
     """Where a client finds the server: HOST:PORT if given, else what the server's own settings say."""
     if server is not None:
         return _parse_address(server)
-    file_path, file_values = _read_config_file(None, env, cwd)
-    host: Any = "127.0.0.1"
-    port: Any = 8088
-    found_host = _find("host", {}, env, cwd, file_path, file_values)
-    if found_host is None and env.get("STREAM_MANAGER_SERVER_HOST"):
-        found_host = _Found(env["STREAM_MANAGER_SERVER_HOST"], "STREAM_MANAGER_SERVER_HOST", cwd)
-    found_port = _find("stream_manager_port", {}, env, cwd, file_path, file_values)
-    if found_host is not None:
-        host = _parse("host", found_host)
-    if found_port is not None:
-        port = _parse("stream_manager_port", found_port)
+    host, port = _configured_address("stream_manager_port", 8088, env, cwd)
     if port == 0:
         raise ConfigError(
             "the Stream Manager port is set to 0 (any free one), so it cannot be known here; "
             "give --server HOST:PORT with the port that the server printed when it started"
         )
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port  # noqa: S104 - dialled, not bound
+    return host, port
+
+
+def load_http_url(
+    url: str | None, flag: str, env: Mapping[str, str], cwd: Path, config: object | None = None
+) -> str:
+    """Where the server's HTTP door is: the URL if `flag` gave one, else what the server's own settings say."""
+    if url is not None:
+        return _parse_url(url, flag)
+    host, port = _configured_address("http_port", 8080, env, cwd, config)
+    if port == 0:
+        raise ConfigError(
+            "the HTTP port is set to 0 (any free one), so it cannot be known here; "
+            f"give {flag} http://HOST:PORT with the port that the server printed when it started"
+        )
+    return http_url(host, port)
+
+
+def http_url(host: str, port: int) -> str:
+    """For a server that listens there: one that listens everywhere is found on this machine."""
+    host = dialled_host(host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def load_http_token(token_file: Path | None, data_dir: Path | None, env: Mapping[str, str], cwd: Path) -> str:
+    """What the HTTP door asks for: a client token, or the one that the server keeps in its data directory."""
+    if token_file is not None:
+        return load_first_token(token_file)
+    if env.get("PENSTOCK_HTTP_TOKEN", "").strip():
+        return env["PENSTOCK_HTTP_TOKEN"].strip()
+    if data_dir is None:
+        file_path, file_values = _read_config_file(None, env, cwd)
+        found = _find("data_dir", {}, env, cwd, file_path, file_values)
+        data_dir = cwd / DEFAULT_DATA_DIR if found is None else cwd / str(_parse("data_dir", found))
+    path = data_dir / HTTP_TOKEN_FILE_NAME
+    if os.access(path, os.R_OK):
+        return load_first_token(path)
+    if env.get("PENSTOCK_CLIENT_TOKEN"):
+        return env["PENSTOCK_CLIENT_TOKEN"]
+    raise ConfigError(
+        f"a token is needed, and {path} cannot be read; name the server's data directory with --data-dir or "
+        "PENSTOCK_DATA_DIR, or give a token with --token-file or PENSTOCK_HTTP_TOKEN"
+    )
+
+
+def load_first_token(path: Path) -> str:
+    """The one that a client sends, of the file that may list many."""
+    tokens = load_client_tokens(path)
+    if not tokens:
+        raise ConfigError(f"{path} holds no token; put one on its first line")
+    return tokens[0].decode()
+
+
+def _configured_address(
+    port_setting: str, default_port: int, env: Mapping[str, str], cwd: Path, config: object | None = None
+) -> tuple[str, int]:
+    file_path, file_values = _read_config_file(config, env, cwd)
+    host: Any = "127.0.0.1"
+    port: Any = default_port
+    found_host = _find("host", {}, env, cwd, file_path, file_values)
+    if found_host is None and env.get("STREAM_MANAGER_SERVER_HOST"):
+        found_host = _Found(env["STREAM_MANAGER_SERVER_HOST"], "STREAM_MANAGER_SERVER_HOST", cwd)
+    found_port = _find(port_setting, {}, env, cwd, file_path, file_values)
+    if found_host is not None:
+        host = _parse("host", found_host)
+    if found_port is not None:
+        port = _parse(port_setting, found_port)
+    return dialled_host(host), port
+
+
+def dialled_host(host: str) -> str:
+    """Where a server that listens on `host` is found from the same machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - dialled, not bound
 
 
 def load_client_tokens(path: Path) -> tuple[bytes, ...]:
@@ -282,6 +389,10 @@ def _read_config_file(
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; correct that line") from error
+    exports = values.pop("exports", {})  # a table, so that what belongs to exports can stand together
+    if not isinstance(exports, dict):
+        raise ConfigError(f"{path}: 'exports' must be a table, such as [exports.partition_keys]")
+    values |= exports
     for key in values:
         if key not in SETTINGS:
             raise ConfigError(_unknown_key(path, key))
@@ -329,7 +440,7 @@ def _parse(name: str, found: _Found) -> object:
 
 
 def _shown(default: object) -> str:
-    return "none" if default in (None, ()) else str(default)
+    return "none" if default in (None, (), {}) else str(default)
 
 
 def _parse_address(server: str) -> tuple[str, int]:
@@ -339,6 +450,19 @@ def _parse_address(server: str) -> tuple[str, int]:
     if not host or not port_text.isdecimal() or not 1 <= int(port_text) <= 65535:
         raise ConfigError(f"--server: {server!r} is not HOST:PORT, such as 127.0.0.1:8088; correct it")
     return host.strip("[]"), int(port_text)
+
+
+def _parse_url(url: str, flag: str) -> str:
+    parts = urlsplit(url)
+    try:
+        valid = parts.scheme == "http" and parts.hostname and parts.port != 0 and parts.path in ("", "/")
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ConfigError(
+            f"{flag}: {url!r} is not http://HOST:PORT, such as http://127.0.0.1:8080; correct it"
+        )
+    return http_url(str(parts.hostname), parts.port or 8080)
 
 
 def _refuse_open_door(settings: Settings) -> None:

@@ -23,6 +23,10 @@ class StreamNotFound(PenstockError):
     """No stream has this name (or it was deleted while the request waited)."""
 
 
+class ExportNotFound(PenstockError):
+    """The stream has no export of this name, or there is no such stream."""
+
+
 class StreamExists(InvalidRequest):
     """Create met a stream of the same name. User code compares this text: it must not change."""
 

@@ -10,21 +10,23 @@ import click
 
 from penstock import __version__
 from penstock.cli import exits
+from penstock.cli.exports import exports
 from penstock.cli.log import log
+from penstock.cli.pipeline import pipeline
 from penstock.cli.server import server
 from penstock.cli.streams import streams
+from penstock.cli.up import up
 from penstock.errors import PenstockError
 
 
 @click.group(epilog=exits.HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="penstock", message="%(prog)s %(version)s")
 def app() -> None:
-    """Durable local streams with the Stream Manager protocol."""
+    """Durable local streams with the Stream Manager protocol, delivered by Spark."""
 
 
-app.add_command(server)
-app.add_command(streams)
-app.add_command(log)
+for command in (up, server, pipeline, streams, exports, log):
+    app.add_command(command)
 
 
 def main() -> None:

@@ -1,0 +1,32 @@
+"""penstock exports retry-now"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from penstock.cli import output
+from penstock.cli.connection import json_option
+from penstock.cli.exports.connection import connect_http, export_arguments, http_options
+
+
+@click.command("retry-now")
+@export_arguments
+@json_option
+@http_options
+def retry_now(
+    stream: str,
+    export: str,
+    as_json: bool,
+    http: str | None,
+    token_file: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Try an export that failed again at once, instead of after its wait."""
+    with connect_http(http, token_file, data_dir) as client:
+        client.retry_now(stream, export)
+    if as_json:
+        output.write_json({"stream": stream, "export": export, "retried": True})
+    else:
+        click.echo(f"export {export} of stream {stream} is tried again now", err=True)

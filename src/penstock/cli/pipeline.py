@@ -1,0 +1,102 @@
+"""penstock pipeline"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from penstock.cli.settings import (
+    COMMON_FLAGS,
+    PIPELINE_FLAGS,
+    config_option,
+    setting_flags,
+    spark_conf_option,
+    supervisor_option,
+)
+from penstock.errors import ConfigError
+
+
+@click.command()
+@click.option(
+    "--server",
+    "server_url",
+    metavar="URL",
+    help="HTTP address of the server.  [default: as configured for the server, else http://127.0.0.1:8080]",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="File with a client token or the server's; else PENSTOCK_HTTP_TOKEN or <data-dir>/http-token.",
+)
+@config_option
+@setting_flags(COMMON_FLAGS, PIPELINE_FLAGS)
+@spark_conf_option
+@supervisor_option
+def pipeline(
+    server_url: str | None,
+    token_file: Path | None,
+    spark_conf: tuple[str, ...],
+    supervisor_pid: int | None,
+    **flags: object,
+) -> int:
+    """Deliver the exports of a server with Spark until SIGTERM or Ctrl-C.
+
+    It keeps nothing: it can be killed at any moment, and run on any machine that reaches the server.
+    """
+    check_spark_choice(flags)
+    spark = spark_properties(spark_conf)
+
+    from penstock.config import load_http_token, load_http_url, load_settings
+    from penstock.pipeline.java import ADVICE, java_problem
+    from penstock.process import configure_logging, end_with
+
+    cwd = Path.cwd()
+    settings = load_settings(flags, os.environ, cwd)
+    server_url = load_http_url(server_url, "--server", os.environ, cwd, flags["config"])
+    token = load_http_token(token_file, settings.data_dir, os.environ, cwd)
+    problem = None if settings.pipeline_remote else java_problem(os.environ)
+    if problem is not None:
+        raise ConfigError(f"{problem}; {ADVICE}")
+
+    from penstock.pipeline.destinations.base import PipelineSettings
+    from penstock.pipeline.driver import DriverSettings, run
+
+    # At once and not in order: it has nothing to put away, and Spark may take long to react.
+    end_with(supervisor_pid, signal.SIGKILL)
+    configure_logging(settings.log_level)
+    return run(
+        DriverSettings(
+            server_url=server_url,
+            token=token,
+            master=settings.pipeline_master,
+            remote=settings.pipeline_remote,
+            heap=settings.pipeline_heap,
+            spark=spark,
+            pipeline=PipelineSettings(
+                kinesis_inter_call_delay_ms=settings.kinesis_inter_call_delay_ms,
+                s3_min_part_size_bytes=settings.s3_min_part_size_bytes,
+                object_store=settings.object_store_url,
+                partition_keys=settings.partition_keys,
+                environment={name: value for name, value in os.environ.items() if name.startswith("AWS_")},
+            ),
+        )
+    )
+
+
+def check_spark_choice(flags: dict[str, object]) -> None:
+    if flags["pipeline_master"] is not None and flags["pipeline_remote"] is not None:
+        raise click.UsageError("give --master or --remote, not both", click.get_current_context(silent=True))
+
+
+def spark_properties(given: Sequence[str]) -> dict[str, str]:
+    properties = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--conf")
+        properties[name.strip()] = value
+    return properties

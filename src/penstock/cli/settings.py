@@ -1,0 +1,73 @@
+"""The flags that set what docs/configuration.md lists, for the commands that serve and deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+
+class Flag(NamedTuple):
+    setting: str
+    metavar: str
+    default: str | None
+    meaning: str
+
+
+COMMON_FLAGS = (
+    Flag("data_dir", "DIR", "./penstock-data", "Where all state is kept."),
+    Flag("log_level", "LEVEL", "INFO", "TRACE, DEBUG, INFO, WARN or ERROR."),
+)
+SERVER_FLAGS = (
+    Flag("host", "ADDRESS", "127.0.0.1", "Address to listen on; any but loopback needs client tokens."),
+    Flag("stream_manager_port", "PORT", "8088", "Port of the Stream Manager protocol; 0 = any free one."),
+    Flag("http_port", "PORT", "8080", "Port of the HTTP interface; 0 = any free one."),
+    Flag("client_tokens_file", "FILE", None, "Tokens of the clients, one a line; turns authentication on."),
+    Flag("message_size_max_bytes", "SIZE", "64MiB", "Larger messages are refused."),
+    Flag("free_space_floor_bytes", "SIZE", "64MiB", "Appends are refused while less disk space is free."),
+    Flag("memory_streams_size_max_bytes", "SIZE", "1GiB", "What all Memory streams may hold together."),
+    Flag("journal_size_bytes", "SIZE", "32MiB", "Size of the journal that synced appends share."),
+    Flag("background_sync_interval_ms", "MS", "500", "How soon unsynced appends are synced."),
+    Flag("input_buffer_max_bytes", "SIZE", "256MiB", "What unanswered requests may hold in memory."),
+    Flag("read_soft_limit_bytes", "SIZE", "4MiB", "A read stops here once its minimum is met."),
+    Flag("exporter_max_bandwidth_kbps", "KBPS", None, "Kilobits per second for all exports."),
+    Flag("exporter_thread_pool_size", "N", "5", "Exports at a time."),
+    Flag("read_only_dirs", "DIR,...", None, "Directories that S3 file tasks may read from."),
+)
+PIPELINE_FLAGS = (
+    Flag("pipeline_master", "URL", "local[*]", "Spark master."),
+    Flag("pipeline_remote", "URL", None, "Spark Connect server (sc://...) instead of a master."),
+    Flag("pipeline_heap", "SIZE", "512m", "Heap of the Java process that is started here."),
+    Flag("object_store", "URL", None, "file:///DIR or s3.  [default: file://<data-dir>/objects]"),
+    Flag("partition_keys", "JSON", None, "Partition keys of Kinesis exports, by export identifier."),
+    Flag("s3_min_part_size_bytes", "SIZE", "5MiB", "Smallest part of a multipart upload."),
+    Flag("kinesis_inter_call_delay_ms", "MS", "1000", "Pause between calls to Kinesis."),
+)
+
+Command = Callable[..., Any]
+
+
+def setting_flags(*groups: Sequence[Flag]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for flag in reversed([flag for group in groups for flag in group]):
+            shown = f"{flag.meaning}  [default: {flag.default}]" if flag.default else flag.meaning
+            # As penstock.config.flag_name, which is too heavy to import for --help.
+            name = flag.setting.removeprefix("pipeline_").replace("_", "-")
+            option = click.option(f"--{name}", flag.setting, metavar=flag.metavar, help=shown)
+            command = option(command)
+        return command
+
+    return decorate
+
+
+config_option = click.option(
+    "--config", metavar="FILE", help="Configuration file.  [default: ./penstock.toml if there]"
+)
+authenticate_option = click.option(
+    "--authenticate-client/--no-authenticate-client", default=None, help="Ask every client for a token."
+)
+spark_conf_option = click.option(
+    "--conf", "spark_conf", metavar="KEY=VALUE", multiple=True, help="A property of Spark; may be repeated."
+)
+supervisor_option = click.option("--supervisor-pid", type=int, hidden=True)

@@ -1,0 +1,90 @@
+"""A small synchronous client of the HTTP door: the exports, for the command line and the supervisor."""
+
+from __future__ import annotations
+
+import http.client
+from typing import TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from penstock.client import ServerFailed, ServerUnreachable, Unauthorized
+from penstock.errors import ExportNotFound, InvalidRequest, PenstockError
+from penstock.export_view import ExportView
+
+TIMEOUT_S = 30.0
+
+T = TypeVar("T")
+
+_ERROR_OF_STATUS: dict[int, type[PenstockError]] = {
+    400: InvalidRequest,
+    401: Unauthorized,
+    404: ExportNotFound,
+}
+
+
+class HttpClient:
+    """A connection is made when one is needed, and kept."""
+
+    def __init__(self, url: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._url = url
+        self._token = token
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+
+    def __enter__(self) -> HttpClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def exports(self) -> list[ExportView]:
+        views = self._call("GET", "/v1/exports", list[ExportView])
+        return sorted(views, key=lambda view: (view.stream, view.identifier))
+
+    def export(self, stream: str, identifier: str) -> ExportView:
+        for view in self.exports():
+            if (view.stream, view.identifier) == (stream, identifier):
+                return view
+        raise ExportNotFound(f"stream {stream} has no export {identifier}; 'penstock exports list' shows all")
+
+    def retry_now(self, stream: str, identifier: str) -> None:
+        query = urlencode({"stream": stream, "export": identifier})
+        self._call("POST", f"/v1/exports/retry?{query}", dict[str, str])
+
+    def rewind(self, stream: str, identifier: str, position: int) -> ExportView:
+        query = urlencode({"stream": stream, "export": identifier, "to": position})
+        return self._call("POST", f"/v1/exports/rewind?{query}", ExportView)
+
+    def _call(self, method: str, path: str, kind: type[T]) -> T:
+        try:
+            self._connection.request(method, path, headers={"Authorization": f"Bearer {self._token}"})
+            response = self._connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise ServerUnreachable(
+                f"no server answers at {self._url} ({error}); "
+                "start one with 'penstock up', or name another with --http http://HOST:PORT"
+            ) from error
+        if response.status != 200:
+            kind_of_error = _ERROR_OF_STATUS.get(response.status, ServerFailed)
+            raise kind_of_error(_error_text(body) or f"{self._url} answered with status {response.status}")
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.DecodeError as error:
+            raise ServerUnreachable(
+                f"what answers at {self._url} is not a server of this version ({error}); "
+                "give its HTTP port (not its Stream Manager port) with --http http://HOST:PORT"
+            ) from error
+
+
+def _error_text(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body, type=dict[str, str])["error"])
+    except (msgspec.DecodeError, KeyError):
+        return ""

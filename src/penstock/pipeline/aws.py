@@ -44,6 +44,8 @@ _CREDENTIALS_REFUSED = {
     "UnrecognizedClientException",
 }
 
+_BODY = "PenstockBody"
+
 _lock = threading.RLock()  # making a client may find the credentials wanting, and forget
 _clients: dict[tuple[object, ...], Any] = {}
 
@@ -65,6 +67,11 @@ def endpoint(service: str) -> str | None:
     if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
         return None
     return os.environ.get(f"AWS_ENDPOINT_URL_{service.upper()}") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+def call_with_body(operation: Any, body: bytes, **parameters: Any) -> Any:
+    """Call with a body that is ready made, and may so hold members that botocore's model does not know yet."""
+    return operation(**parameters, **{_BODY: body})
 
 
 def error_code(error: ClientError) -> str:
@@ -103,7 +110,19 @@ def _new_client(service: str, settings: PipelineSettings) -> Any:
         inject_host_prefix=not own_address,
         s3={"addressing_style": "path"} if own_address else None,
     )
-    return session.client(service, config=config)
+    made = session.client(service, config=config)
+    made.meta.events.register("before-parameter-build", _take_body)
+    made.meta.events.register("before-call", _put_body)
+    return made
+
+
+def _take_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    context[_BODY] = params.pop(_BODY, None)
+
+
+def _put_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    if context.get(_BODY) is not None:
+        params["body"] = context[_BODY]
 
 
 def _refused(error: ClientError, doing: str) -> DeliveryFailed:

@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 
 import uvloop
@@ -16,6 +17,7 @@ from penstock.config import Settings, load_client_tokens
 from penstock.doors.http.access import Access, load_or_create_token
 from penstock.doors.http.app import App
 from penstock.doors.http.door import Door as HttpDoor
+from penstock.doors.http.files import files_route
 from penstock.doors.http.messages import messages_routes
 from penstock.doors.http.pipeline import PipelineRoutes
 from penstock.doors.streammanager.door import Door as StreamManagerDoor
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
 EXPIRY_INTERVAL_S = 1.0
 GC_THRESHOLD = 50_000
+FILE_THREADS = 4
 
 
 class Server:
@@ -78,20 +81,31 @@ class Server:
             message_size_max_bytes=settings.message_size_max_bytes,
             input_buffer_max_bytes=settings.input_buffer_max_bytes,
         )
+        http_host, http_port = await self._open_http_door(streams, stack)
+        host, port = await stream_manager.open(settings.host, settings.stream_manager_port)
+        stack.push_async_callback(stream_manager.close)
+        print(f"penstock ready stream-manager={host}:{port} http={http_host}:{http_port}", flush=True)
+
+    async def _open_http_door(self, streams: Streams, stack: AsyncExitStack) -> tuple[str, int]:
+        settings = self._settings
         access = Access([*self._tokens, load_or_create_token(settings.data_dir)])
         planner = Planner(
             streams,
             slots=settings.exporter_thread_pool_size,
             bandwidth_kbps=settings.exporter_max_bandwidth_kbps,
         )
-        routes = [*PipelineRoutes(planner, access).routes, *messages_routes(streams, access)]
-        http = HttpDoor(App(streams, access, routes))
-        http_host, http_port = await http.open(settings.host, settings.http_port)
-        stack.push_async_callback(http.close)
+        file_threads = ThreadPoolExecutor(FILE_THREADS, "penstock-files")
+        stack.callback(file_threads.shutdown, cancel_futures=True)
+        routes = [
+            *PipelineRoutes(planner, access).routes,
+            *messages_routes(streams, access),
+            files_route(access, settings.read_only_dirs, file_threads),
+        ]
+        door = HttpDoor(App(streams, access, routes))
+        address = await door.open(settings.host, settings.http_port)
+        stack.push_async_callback(door.close)
         stack.callback(planner.close)
-        host, port = await stream_manager.open(settings.host, settings.stream_manager_port)
-        stack.push_async_callback(stream_manager.close)
-        print(f"penstock ready stream-manager={host}:{port} http={http_host}:{http_port}", flush=True)
+        return address
 
     async def _close_store(self, streams: Streams, upkeep: asyncio.Task[None]) -> None:
         await streams.committer.drain()

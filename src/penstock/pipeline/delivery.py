@@ -143,9 +143,8 @@ def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) ->
     task = msgspec.json.decode(encoded_task, type=Task)
     apply_environment(task.settings.environment)
     server = ServerClient(task.server_url, task.token)
-    flushes = [
-        msgspec.json.decode(row, type=Flush) for batch in batches for row in batch.column("flush").to_pylist()
-    ]
+    rows = [row for batch in batches for row in batch.column("flush").to_pylist()]
+    flushes = [msgspec.json.decode(row, type=Flush) for row in rows if row]
     schema = pyarrow.schema([("outcome", pyarrow.binary())])
     if not flushes:  # a job to warm up the worker
         import_module("penstock.pipeline.destinations.http")

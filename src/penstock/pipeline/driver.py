@@ -117,7 +117,8 @@ class Driver:
             threads=threads,
             settings=self._settings.pipeline,
         )
-        column = pyarrow.array([msgspec.json.encode(flush) for flush in flushes], pyarrow.binary())
+        # A row of nothing when there is no work: Spark would not run a job over an empty table at all.
+        column = pyarrow.array([msgspec.json.encode(flush) for flush in flushes] or [b""], pyarrow.binary())
         try:
             frame = spark.createDataFrame(pyarrow.table({"flush": column}))
             deliver = _deliver_with(msgspec.json.encode(task))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -98,14 +98,11 @@ def _decoded(payload: bytes) -> Any:
         return _NOTHING
 
 
-def _follow(document: Any, steps: list[str | int]) -> Any:
+def _follow(document: Any, steps: Iterable[Any]) -> Any:
     for step in steps:
-        if isinstance(step, str) and isinstance(document, dict):
-            document = document[step]
-        elif isinstance(step, int) and isinstance(document, list):
-            document = document[step]
-        else:
+        if type(document) is not (dict if isinstance(step, str) else list):
             raise LookupError
+        document = document[step]
     return document
 
 

@@ -5,11 +5,13 @@ Only addresses, numbers and the token travel to the executors; each of them talk
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -48,6 +50,17 @@ WRITE_BYTES_MAX = 4 * 1024 * 1024
 WRITE_MESSAGES_MAX = 16_384
 LENGTH_BYTES = 4
 
+OPTIONS = (
+    "server",
+    "token",
+    "tokenFile",
+    "stream",
+    "startingSequenceNumber",
+    "endingSequenceNumber",
+    "maxMessagesPerTrigger",
+    "partitions",
+    "failOnDataLoss",
+)
 SCHEMA = StructType(
     [
         StructField("sequence_number", LongType()),
@@ -92,6 +105,19 @@ class _Ranges(msgspec.Struct):
     ranges: list[tuple[int, int]]
 
 
+class ServerAddress(NamedTuple):
+    """What travels to the executors instead of a connection."""
+
+    url: str
+    token: str
+
+
+@lru_cache(maxsize=16)
+def client_of(server: ServerAddress) -> ServerClient:
+    """Connections stay open from one task of a Python worker to the next."""
+    return ServerClient(server.url, server.token)
+
+
 @dataclass
 class MessageRange(InputPartition):
     """What one task reads."""
@@ -109,9 +135,10 @@ class Options:
 
     def __init__(self, given: Mapping[str, str], env: Mapping[str, str]) -> None:
         self._given = given
+        self._refuse_misspelt()
         self.stream = self._required("stream")
         url = given.get("server") or env.get("PENSTOCK_SERVER_URL") or SERVER_URL
-        self.server = ServerClient(url, self._token(env))
+        self.server = ServerAddress(url, self._token(env))
 
     @property
     def partitions(self) -> int | None:
@@ -142,6 +169,14 @@ class Options:
     def refuse(self, name: str, why: str) -> None:
         if name in self._given:
             raise BadOption(f"the option {name} is not for this: {why}")
+
+    def _refuse_misspelt(self) -> None:
+        """Spark hands over options of its own too, so an unknown one is refused only if it looks like one of ours."""
+        known = {name.lower(): name for name in OPTIONS}
+        for name in self._given:
+            close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.8)
+            if name.lower() not in known and close:
+                raise BadOption(f"unknown option {name}: did you mean {known[close[0]]}?")
 
     def _required(self, name: str) -> str:
         value = self._given.get(name)
@@ -188,7 +223,9 @@ class StreamRanges:
         self._fail_on_data_loss = fail_on_data_loss
 
     def state(self) -> StreamState:
-        return self._server.get(f"/v1/streams/info?{urlencode({'stream': self.stream})}", StreamState)
+        return client_of(self._server).get(
+            f"/v1/streams/info?{urlencode({'stream': self.stream})}", StreamState
+        )
 
     def split(self, key: str, first: int, behind: int) -> list[MessageRange]:
         """Ranges of about equal bytes: as many as asked for, else as cores, but none too small to be worth a task."""
@@ -199,7 +236,7 @@ class StreamRanges:
             "count": self._partitions or min(os.cpu_count() or 1, PARTITIONS_MAX),
             "min_bytes": 0 if self._partitions else PARTITION_BYTES_MIN,
         }
-        ranges = self._server.get(f"/v1/streams/ranges?{urlencode(query)}", _Ranges).ranges
+        ranges = client_of(self._server).get(f"/v1/streams/ranges?{urlencode(query)}", _Ranges).ranges
         if not ranges:
             self.note_gap(key, first, behind)
             return []
@@ -224,7 +261,7 @@ class StreamRanges:
     def _batches(self, wanted: MessageRange) -> Iterator[pa.RecordBatch]:
         position = wanted.first
         try:
-            for frame in self._server.frames(self.stream, wanted.first, wanted.behind):
+            for frame in client_of(self._server).frames(self.stream, wanted.first, wanted.behind):
                 if f"{frame.header.stream_key:016x}" != wanted.key:
                     self.note_gap(wanted.key, position, wanted.behind)
                     return
@@ -397,6 +434,7 @@ class Appender:
             )
 
     def append(self, batches: Iterator[pa.RecordBatch]) -> Appended:
+        server = client_of(self._server)
         pending: list[bytes] = []
         pending_bytes = messages = 0
         for payload in _payloads(batches):
@@ -404,13 +442,13 @@ class Appender:
             if pending and (
                 pending_bytes + size_bytes > WRITE_BYTES_MAX or len(pending) >= WRITE_MESSAGES_MAX
             ):
-                self._server.append(self._stream, pending)
+                server.append(self._stream, pending)
                 pending, pending_bytes = [], 0
             pending.append(payload)
             pending_bytes += size_bytes
             messages += 1
         if pending:
-            self._server.append(self._stream, pending)
+            server.append(self._stream, pending)
         return Appended(messages)
 
 

@@ -11,7 +11,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -108,14 +108,22 @@ class ExportRun:
 
 
 class Planner:
-    def __init__(self, streams: Streams, *, slots: int, bandwidth_kbps: int | None) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        *,
+        slots: int,
+        bandwidth_kbps: int | None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._streams = streams
         self._store = streams.store
+        self.monotonic_s = monotonic_s
         self._loop = asyncio.get_running_loop()
         self._slots = slots
         self._bandwidth_bytes_per_s = bandwidth_kbps * 125 if bandwidth_kbps else None
         self._credit_bytes = float(self._bandwidth_bytes_per_s or 0)
-        self._credit_at_s = time.monotonic()
+        self._credit_at_s = self.monotonic_s()
         self._runs: dict[tuple[int, str], ExportRun] = {}
         self._by_flush: dict[int, ExportRun] = {}
         self._pipelines: dict[str, float] = {}  # when each was heard of last
@@ -142,7 +150,7 @@ class Planner:
                 if run is None or run.export.kind is not export.kind:
                     run = ExportRun(stream, export, status)
                     if run.waiting_messages:
-                        run.pending_since_s = time.monotonic()
+                        run.pending_since_s = self.monotonic_s()
                 elif status.last_exported_sequence_number != run.status.last_exported_sequence_number:
                     # The position was moved by hand: what was planned from the old one is void.
                     self._forget_flush(run)
@@ -188,7 +196,7 @@ class Planner:
         )
 
     def _messages_visible(self, stream: Stream) -> None:
-        now_s = time.monotonic()
+        now_s = self.monotonic_s()
         for export in stream.definition.exports:
             run = self._runs.get((stream.key, export.identifier))
             if run is not None and run.pending_since_s is None:
@@ -199,13 +207,13 @@ class Planner:
 
     async def lease(self, request: LeaseRequest) -> Leases:
         """Flushes for a pipeline, as soon as there are any; an empty list when the wait is over."""
-        deadline_s = time.monotonic() + request.wait_ms / 1000
+        deadline_s = self.monotonic_s() + request.wait_ms / 1000
         while True:
             self.renew(request.pipeline)
             self._take_back_expired()
             async with self._planning:
                 flushes = await self._plan(request)
-            now_s = time.monotonic()
+            now_s = self.monotonic_s()
             if flushes or now_s >= deadline_s or self._closing:
                 return Leases(flushes, self._slots, int(LEASE_S * 1000 / 3))
             await self._sleep(min(deadline_s, self._next_due_s(now_s, request.probing)) - now_s)
@@ -230,10 +238,10 @@ class Planner:
         self._wake()
 
     def renew(self, pipeline: str) -> None:
-        self._pipelines[pipeline] = time.monotonic()
+        self._pipelines[pipeline] = self.monotonic_s()
 
     def _take_back_expired(self) -> None:
-        deadline_s = time.monotonic() - LEASE_S
+        deadline_s = self.monotonic_s() - LEASE_S
         expired = {name for name, heard_s in self._pipelines.items() if heard_s < deadline_s}
         for name in expired:
             del self._pipelines[name]
@@ -248,7 +256,7 @@ class Planner:
         return min((at_s for at_s in times if at_s is not None), default=leases)
 
     async def _plan(self, request: LeaseRequest) -> list[Flush]:
-        now_s = time.monotonic()
+        now_s = self.monotonic_s()
         due = []
         for run in self._runs.values():
             at_s = run.due_at_s(now_s)
@@ -287,10 +295,8 @@ class Planner:
             logger.warning("export %s: %d messages were deleted before they were exported", run.key, lost)
         number = self._next_flush_id
         self._next_flush_id += 1
-        run.flush = self._new_flush(
-            run, number, first, behind, time.time_ns() // 1_000_000, secrets.token_hex(8)
-        )
-        run.pending_since_s = None if behind >= run.stream.visible_next else time.monotonic()
+        run.flush = self._new_flush(run, number, first, behind, self._store.wall_ms(), secrets.token_hex(8))
+        run.pending_since_s = None if behind >= run.stream.visible_next else self.monotonic_s()
         self._by_flush[number] = run
 
     def _within_bandwidth(self, due: list[ExportRun], now_s: float) -> list[ExportRun]:
@@ -348,7 +354,7 @@ class Planner:
         status.exported_messages += max(0, outcome.messages - heard.messages)
         status.exported_bytes += max(0, outcome.payload_bytes - heard.payload_bytes)
         status.skipped_messages += max(0, outcome.skipped - heard.skipped)
-        status.last_export_time_ms = time.time_ns() // 1_000_000
+        status.last_export_time_ms = self._store.wall_ms()
         if outcome.error or outcome.done or outcome.next > heard.next:
             status.error_message = outcome.error
         if outcome.next > flush.first:
@@ -372,7 +378,7 @@ class Planner:
             run.failures += 1
             wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(run.failures - 1, 12))
             wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
-            run.not_before_s = time.monotonic() + wait_s
+            run.not_before_s = self.monotonic_s() + wait_s
         return False
 
     def _append_status_messages(self, run: ExportRun, texts: list[str]) -> None:

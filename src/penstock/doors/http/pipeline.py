@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -53,7 +52,7 @@ class PipelineRoutes:
         return _json(await self._planner.report(report.pipeline, report.outcomes))
 
     async def _exports(self, request: Request) -> Response:
-        return _json([_view(run) for run in self._planner.runs()])
+        return _json([self._view(run) for run in self._planner.runs()])
 
     async def _retry(self, request: Request) -> Response:
         stream, identifier = _export_of(request)
@@ -71,7 +70,28 @@ class PipelineRoutes:
             run = await asyncio.shield(self._planner.rewind(stream, identifier, int(to)))
         except InvalidRequest as error:
             raise BadBody(str(error)) from error
-        return _no_such_export(stream, identifier) if run is None else _json(_view(run))
+        return _no_such_export(stream, identifier) if run is None else _json(self._view(run))
+
+    def _view(self, run: ExportRun) -> ExportView:
+        status = run.status
+        wait_s = run.not_before_s - self._planner.monotonic_s()
+        return ExportView(
+            stream=run.stream.definition.name,
+            identifier=run.export.identifier,
+            kind=run.export.kind.value,
+            state=run.state,
+            position=run.position,
+            waiting_messages=run.waiting_messages,
+            last_exported_sequence_number=status.last_exported_sequence_number,
+            last_export_time_ms=status.last_export_time_ms,
+            exported_messages=status.exported_messages,
+            exported_bytes=status.exported_bytes,
+            skipped_messages=status.skipped_messages,
+            lost_messages=status.lost_messages,
+            failures=run.failures,
+            retry_in_ms=max(0, round(wait_s * 1000)) if run.failures else 0,
+            error=status.error_message,
+        )
 
 
 def _export_of(request: Request) -> tuple[str, str]:
@@ -80,27 +100,6 @@ def _export_of(request: Request) -> tuple[str, str]:
 
 def _no_such_export(stream: str, identifier: str) -> Response:
     return JSONResponse({"error": f"stream {stream} has no export {identifier}"}, status_code=404)
-
-
-def _view(run: ExportRun) -> ExportView:
-    status = run.status
-    return ExportView(
-        stream=run.stream.definition.name,
-        identifier=run.export.identifier,
-        kind=run.export.kind.value,
-        state=run.state,
-        position=run.position,
-        waiting_messages=run.waiting_messages,
-        last_exported_sequence_number=status.last_exported_sequence_number,
-        last_export_time_ms=status.last_export_time_ms,
-        exported_messages=status.exported_messages,
-        exported_bytes=status.exported_bytes,
-        skipped_messages=status.skipped_messages,
-        lost_messages=status.lost_messages,
-        failures=run.failures,
-        retry_in_ms=max(0, round((run.not_before_s - time.monotonic()) * 1000)) if run.failures else 0,
-        error=status.error_message,
-    )
 
 
 class BadBody(Exception):

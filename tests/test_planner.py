@@ -1,0 +1,474 @@
+"""The planner over a real store: what is due, who gets it, and what reports make of it. No Spark in sight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from faults.rig import Rig
+from penstock.flush import Flush, LeaseRequest, Outcome, ReportAnswer
+from penstock.model import Export, ExportKind, ExportStatus, StreamDefinition, StreamInfo
+from penstock.planner import BACKOFF_MAX_S, LEASE_S, ExportRun, Planner
+
+HTTP = {"uri": "http://127.0.0.1:1/"}
+MINUTE_MS = 60_000
+
+
+def export(identifier: str = "e", kind: ExportKind = ExportKind.HTTP, **settings: Any) -> Export:
+    needed = HTTP if kind is ExportKind.HTTP else {}
+    return Export(kind, {"identifier": identifier, **needed, **settings})
+
+
+class PlannerRig(Rig):
+    """A rig with a planner on top, whose pipelines are the test itself."""
+
+    bandwidth_kbps: int | None = None
+    planner: Planner
+
+    def open(self) -> None:
+        super().open()
+        self.planner = self.run(self._open_planner())
+
+    async def _open_planner(self) -> Planner:
+        return Planner(
+            self.streams,
+            slots=5,
+            bandwidth_kbps=self.bandwidth_kbps,
+            monotonic_s=self.clock.monotonic_s,
+        )
+
+    def create_exported(self, name: str, *exports: Export, messages: int = 0, **fields: Any) -> None:
+        self.create(name, exports=exports, **fields)
+        self.append_many(name, messages)
+
+    def append_many(self, name: str, count: int, payload: bytes = b"x" * 10) -> None:
+        if count:
+            self.append(name, *[payload] * count)
+
+    def update(self, name: str, *exports: Export, moved: dict[str, int] | None = None) -> None:
+        def change(info: StreamInfo) -> tuple[StreamDefinition, dict[str, int]]:
+            return msgspec.structs.replace(info.definition, exports=exports), moved or {}
+
+        self.run(self.streams.update(name, change))
+
+    def lease(self, pipeline: str = "p", *, probing: bool = False, flushes_max: int = 256) -> list[Flush]:
+        """What is due right now, as a pipeline would have it: a copy."""
+        request = LeaseRequest(pipeline, flushes_max=flushes_max, wait_ms=0, probing=probing)
+        leases = self.run(self.planner.lease(request))
+        return msgspec.json.decode(msgspec.json.encode(leases.flushes), type=list[Flush])
+
+    def lease_one(self, pipeline: str = "p", *, probing: bool = False) -> Flush:
+        [flush] = self.lease(pipeline, probing=probing)
+        return flush
+
+    def report(self, *outcomes: Outcome, pipeline: str = "p") -> ReportAnswer:
+        answer = self.run(self.planner.report(pipeline, outcomes))
+        self.drain()
+        return answer
+
+    def deliver(self, flush: Flush, pipeline: str = "p") -> ReportAnswer:
+        return self.report(delivered(flush, done=True), pipeline=pipeline)
+
+    def fail(self, flush: Flush, pipeline: str = "p", **fields: Any) -> ReportAnswer:
+        return self.report(failed(flush, **fields), pipeline=pipeline)
+
+    def status(self, stream: str, identifier: str = "e") -> ExportStatus:
+        statuses = self.streams.describe(stream).export_statuses
+        return next(status for status in statuses if status.identifier == identifier)
+
+    def export_run(self, identifier: str = "e") -> ExportRun:
+        return next(run for run in self.planner.runs() if run.export.identifier == identifier)
+
+    def payloads(self, name: str) -> list[bytes]:
+        return [bytes(message.payload) for message in self.read(name)]
+
+
+def delivered(flush: Flush, upto: int | None = None, since: int | None = None, **fields: Any) -> Outcome:
+    """Ten bytes a message, confirmed up to a number."""
+    upto = flush.next if upto is None else upto
+    count = upto - (flush.first if since is None else since)
+    return Outcome(flush.id, flush.attempt, upto, messages=count, payload_bytes=10 * count, **fields)
+
+
+def failed(flush: Flush, error: str = "no such host", **fields: Any) -> Outcome:
+    return Outcome(flush.id, flush.attempt, flush.first, error=error, done=True, **fields)
+
+
+def ranges(flushes: Sequence[Flush]) -> list[tuple[str, int, int]]:
+    return [(flush.identifier, flush.first, flush.next) for flush in flushes]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[PlannerRig]:
+    made = PlannerRig(tmp_path / "data")
+    yield made
+    made.dispose()
+
+
+# -- what is due ------------------------------------------------------------------------------------
+
+
+def test_without_an_interval_what_is_there_goes_at_once(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+
+
+def test_a_batch_size_without_an_interval_holds_nothing_back(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(batchSize=100), messages=3)
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+
+
+def test_nothing_is_due_while_nothing_waits(rig: PlannerRig) -> None:
+    rig.create_exported("s", export())
+    assert rig.lease() == []
+
+
+def test_an_interval_holds_messages_back_until_the_oldest_is_that_old(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(batchIntervalMillis=MINUTE_MS), messages=3)
+    rig.clock.advance(59.9)
+    rig.append_many("s", 1)
+    assert rig.lease() == []
+    rig.clock.advance(0.2)
+    assert ranges(rig.lease()) == [("e", 0, 4)]
+
+
+def test_a_full_batch_does_not_wait_for_the_interval(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(batchIntervalMillis=MINUTE_MS, batchSize=5), messages=4)
+    assert rig.lease() == []
+    rig.append_many("s", 1)
+    assert ranges(rig.lease()) == [("e", 0, 5)]
+
+
+def test_messages_that_come_during_a_flush_have_an_interval_of_their_own(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(batchIntervalMillis=MINUTE_MS), messages=3)
+    rig.clock.advance(60)
+    flush = rig.lease_one()
+    rig.append_many("s", 1)
+    rig.clock.advance(59)
+    rig.deliver(flush)
+    assert rig.lease() == []
+    rig.clock.advance(1)
+    assert ranges(rig.lease()) == [("e", 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [(ExportKind.IOT_SITEWISE, 10), (ExportKind.IOT_ANALYTICS, 100)],
+    ids=["sitewise", "iota"],
+)
+def test_the_size_of_a_full_batch_depends_on_the_destination(
+    rig: PlannerRig, kind: ExportKind, count: int
+) -> None:
+    rig.create_exported("s", export(kind=kind, batchIntervalMillis=MINUTE_MS), messages=count - 1)
+    assert rig.lease() == []
+    rig.append_many("s", 1)
+    assert ranges(rig.lease()) == [("e", 0, count)]
+
+
+def test_a_lease_that_waits_hears_of_an_append(rig: PlannerRig) -> None:
+    rig.create_exported("s", export())
+
+    async def wait_and_append() -> list[Flush]:
+        leasing = asyncio.ensure_future(rig.planner.lease(LeaseRequest("p", wait_ms=10_000)))
+        await asyncio.sleep(0)
+        rig.submit("s", [b"x"])
+        return (await leasing).flushes
+
+    assert ranges(rig.run(wait_and_append())) == [("e", 0, 1)]
+
+
+def test_all_leases_that_wait_end_when_the_server_stops(rig: PlannerRig) -> None:
+    async def wait_and_close() -> list[list[Flush]]:
+        requests = [LeaseRequest("p", wait_ms=30_000, probing=probing) for probing in (False, True)]
+        leasing = [asyncio.ensure_future(rig.planner.lease(request)) for request in requests]
+        await asyncio.sleep(0)
+        rig.planner.close()
+        return [leases.flushes for leases in await asyncio.gather(*leasing)]
+
+    assert rig.run(wait_and_close()) == [[], []]
+
+
+def test_lower_priority_numbers_go_first_and_none_goes_last(rig: PlannerRig) -> None:
+    rig.create_exported("a", export("none"), messages=1)
+    rig.create_exported("b", export("ten", priority=10), messages=1)
+    rig.create_exported("c", export("one", priority=1), messages=1)
+    assert [flush.identifier for flush in rig.lease(flushes_max=1)] == ["one"]
+    assert [flush.identifier for flush in rig.lease()] == ["ten", "none"]
+
+
+def test_of_the_same_priority_the_oldest_data_goes_first(rig: PlannerRig) -> None:
+    rig.create_exported("late", export("late"))
+    rig.create_exported("early", export("early"), messages=1)
+    rig.clock.advance(1)
+    rig.append_many("late", 1)
+    assert [flush.identifier for flush in rig.lease(flushes_max=1)] == ["early"]
+
+
+def test_an_export_has_one_flush_in_flight(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    flush = rig.lease_one()
+    rig.append_many("s", 2)
+    assert rig.lease() == []
+    rig.deliver(flush)
+    assert ranges(rig.lease()) == [("e", 3, 5)]
+
+
+def test_exports_of_a_stream_have_positions_of_their_own(rig: PlannerRig) -> None:
+    rig.create_exported("s", export("a"), export("b"), messages=3)
+    a, b = rig.lease()
+    rig.deliver(a)
+    rig.append_many("s", 1)
+    assert ranges(rig.lease()) == [("a", 3, 4)]
+    assert (rig.status("s", "a").exported_messages, rig.status("s", "b").exported_messages) == (3, 0)
+    rig.deliver(b)
+    assert ranges(rig.lease()) == [("b", 3, 4)]
+
+
+def test_a_flush_of_tasks_is_short(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(kind=ExportKind.S3_TASK_EXECUTOR), messages=100)
+    flush = rig.lease_one()
+    assert (flush.first, flush.next) == (0, 16)
+
+
+def test_a_backlog_is_cut_into_flushes_of_bounded_size(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), max_size_bytes=2**28, segment_size_bytes=2**26)
+    for _ in range(3):
+        rig.append_many("s", 40, bytes(2**20 - 1000))
+    flush = rig.lease_one()
+    assert 60 <= flush.next - flush.first <= 65
+    rig.deliver(flush)
+    assert rig.lease_one().first == flush.next
+
+
+# -- where it starts --------------------------------------------------------------------------------
+
+
+def test_the_first_flush_starts_at_the_start_sequence_number(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(startSequenceNumber=5), messages=4)
+    assert rig.lease() == []
+    rig.append_many("s", 4)
+    assert ranges(rig.lease()) == [("e", 5, 8)]
+
+
+def test_an_export_added_by_an_update_starts_with_the_oldest_message(rig: PlannerRig) -> None:
+    rig.create_exported("s", messages=3)
+    assert rig.lease() == []
+    rig.update("s", export())
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+
+
+# -- updates ----------------------------------------------------------------------------------------
+
+
+def test_a_disabled_export_pauses_and_goes_on_from_where_it_was(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    rig.deliver(rig.lease_one())
+    rig.update("s", export(disabled=True))
+    rig.append_many("s", 2)
+    assert rig.lease() == []
+    rig.update("s", export(disabled=False))
+    assert ranges(rig.lease()) == [("e", 3, 5)]
+
+
+def test_disabling_stops_the_flush_under_way_and_keeps_what_it_did(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=10)
+    flush = rig.lease_one()
+    rig.update("s", export(disabled=True))
+    assert rig.report(delivered(flush, 4)).cancelled == [flush.id]
+    rig.report(Outcome(flush.id, flush.attempt, 4, done=True))
+    assert rig.lease() == []
+    rig.update("s", export())
+    again = rig.lease_one()
+    assert (again.first, again.next, again.nonce) == (4, 10, flush.nonce)
+    assert rig.status("s").last_exported_sequence_number == 3
+
+
+def test_removing_an_export_cancels_its_flush(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    flush = rig.lease_one()
+    rig.update("s")
+    assert rig.report(delivered(flush, 1)).cancelled == [flush.id]
+    rig.update("s", export())
+    assert rig.status("s").last_exported_sequence_number == -1
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+    assert rig.report(delivered(flush)).cancelled == [flush.id]
+
+
+def test_deleting_a_stream_cancels_its_flushes(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    flush = rig.lease_one()
+    rig.run(rig.streams.delete("s"))
+    assert rig.report(delivered(flush)).cancelled == [flush.id]
+    assert rig.planner.runs() == []
+    rig.create_exported("s", export(), messages=1)
+    assert ranges(rig.lease()) == [("e", 0, 1)]
+
+
+def test_another_start_sequence_number_moves_the_export(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=10)
+    rig.deliver(rig.lease_one())
+    rig.append_many("s", 2)
+    flush = rig.lease_one()
+    rig.update("s", export(startSequenceNumber=4), moved={"e": 4})
+    assert rig.report(delivered(flush)).cancelled == [flush.id]
+    again = rig.lease_one()
+    assert (again.first, again.next) == (4, 12)
+    assert again.nonce != flush.nonce
+
+
+def test_the_next_attempt_has_the_settings_of_the_update(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    flush = rig.lease_one()
+    rig.update("s", export(uri="http://127.0.0.1:2/"))
+    rig.fail(flush)
+    rig.clock.advance(BACKOFF_MAX_S)
+    assert rig.lease_one(probing=True).settings["uri"] == "http://127.0.0.1:2/"
+
+
+# -- failures ---------------------------------------------------------------------------------------
+
+
+def wait_s(rig: PlannerRig) -> float:
+    return rig.export_run().not_before_s - rig.clock.monotonic
+
+
+def test_the_wait_after_a_failure_doubles_up_to_five_minutes(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    waits = []
+    for attempt in range(14):
+        rig.fail(rig.lease_one(probing=attempt > 0))
+        waits.append(wait_s(rig))
+        assert rig.lease() == rig.lease(probing=True) == []
+        rig.clock.advance(waits[-1])
+    expected = [min(2.0**n, BACKOFF_MAX_S) for n in range(14)]
+    assert all(0.8 * most <= waited <= most for waited, most in zip(waits, expected, strict=True)), waits
+    assert max(waits) > 0.8 * BACKOFF_MAX_S
+
+
+def test_a_permanent_error_is_not_tried_again_soon(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    rig.fail(rig.lease_one(), permanent=True)
+    assert wait_s(rig) == BACKOFF_MAX_S
+
+
+def test_after_a_success_the_wait_is_short_again(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    for attempt in range(6):
+        rig.fail(rig.lease_one(probing=attempt > 0))
+        rig.clock.advance(BACKOFF_MAX_S)
+    rig.deliver(rig.lease_one(probing=True))
+    rig.append_many("s", 1)
+    rig.fail(rig.lease_one())
+    assert wait_s(rig) <= 1.0
+
+
+def test_the_error_is_shown_until_something_is_delivered(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    rig.fail(rig.lease_one())
+    assert rig.status("s").error_message == "no such host"
+    rig.clock.advance(2)
+    flush = rig.lease_one(probing=True)
+    rig.report(Outcome(flush.id, flush.attempt, flush.first))
+    assert rig.status("s").error_message == "no such host"
+    rig.report(delivered(flush, 1))
+    assert rig.status("s").error_message == ""
+
+
+def test_the_reason_of_a_skip_is_shown_and_its_bytes_are_not_counted(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    flush = rig.lease_one()
+    rig.report(
+        Outcome(flush.id, flush.attempt, 3, messages=2, payload_bytes=20, skipped=1, error="bad", done=True)
+    )
+    status = rig.status("s")
+    assert (status.exported_messages, status.exported_bytes, status.skipped_messages) == (2, 20, 1)
+    assert (status.last_exported_sequence_number, status.error_message) == (2, "bad")
+    rig.append_many("s", 1)
+    rig.deliver(rig.lease_one())
+    assert rig.status("s").error_message == ""
+
+
+def test_exports_that_fail_never_hold_up_the_others(rig: PlannerRig) -> None:
+    """They are handed out on a lane of their own, however important they are."""
+    rig.create_exported("bad", *(export(f"bad-{n}", priority=1) for n in range(20)), messages=1)
+    rig.create_exported("good", export("good"), messages=1)
+    for flush in rig.lease():
+        if flush.stream == "bad":
+            rig.fail(flush)
+        else:
+            rig.deliver(flush)
+    rig.clock.advance(BACKOFF_MAX_S)
+    rig.append_many("good", 1)
+    assert [flush.identifier for flush in rig.lease(flushes_max=1)] == ["good"]
+    assert {flush.stream for flush in rig.lease(probing=True)} == {"bad"}
+
+
+def test_retry_now_ends_the_wait(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    rig.fail(rig.lease_one(), permanent=True)
+    assert rig.planner.retry_now("s", "e")
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+    assert not rig.planner.retry_now("s", "other")
+
+
+# -- leases -----------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_that_is_not_heard_of_loses_its_flushes(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=10)
+    flush = rig.lease_one("first")
+    rig.report(delivered(flush, 4), pipeline="first")
+    rig.clock.advance(LEASE_S + 1)
+    again = rig.lease_one("second")
+    assert (again.id, again.first, again.next, again.nonce) == (flush.id, 4, 10, flush.nonce)
+    assert again.attempt != flush.attempt
+
+
+def test_a_pipeline_that_renews_keeps_its_flushes(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=10)
+    flush = rig.lease_one("first")
+    for _ in range(5):
+        rig.clock.advance(LEASE_S / 2)
+        rig.planner.renew("first")
+        assert rig.lease("second") == []
+    rig.deliver(flush, "first")
+    assert rig.status("s").last_exported_sequence_number == 9
+
+
+# -- status and positions over a restart ------------------------------------------------------------
+
+
+def test_a_restart_keeps_positions_counters_and_errors(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=10)
+    rig.report(delivered(rig.lease_one(), 6, error="full", done=True))
+    before = msgspec.structs.astuple(rig.status("s"))
+    rig.kill()
+    assert msgspec.structs.astuple(rig.status("s")) == before
+    assert before[1] == 5
+
+
+def test_after_a_restart_it_is_the_same_flush(rig: PlannerRig) -> None:
+    """The names of objects are made of it."""
+    rig.create_exported("s", export(), messages=10)
+    flush = rig.lease_one()
+    rig.report(delivered(flush, 4))
+    rig.append_many("s", 5)
+    rig.kill()
+    again = rig.lease_one()
+    assert (again.first, again.next) == (4, 10)
+    assert (again.planned_ms, again.nonce) == (flush.planned_ms, flush.nonce)
+    rig.deliver(again)
+    assert ranges(rig.lease()) == [("e", 10, 15)]
+
+
+def test_a_delivered_flush_does_not_come_back_after_a_restart(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=10)
+    rig.deliver(rig.lease_one())
+    rig.kill()
+    assert rig.lease() == []
+    assert rig.store.catalog.flushes() == []

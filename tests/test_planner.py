@@ -12,7 +12,7 @@ import pytest
 
 from faults.rig import Rig
 from penstock.flush import Flush, LeaseRequest, Outcome, ReportAnswer
-from penstock.model import Export, ExportKind, ExportStatus, StreamDefinition, StreamInfo
+from penstock.model import Export, ExportKind, ExportStatus, Persistence, StreamDefinition, StreamInfo
 from penstock.planner import BACKOFF_MAX_S, LEASE_S, ExportRun, Planner
 
 HTTP = {"uri": "http://127.0.0.1:1/"}
@@ -472,3 +472,26 @@ def test_a_delivered_flush_does_not_come_back_after_a_restart(rig: PlannerRig) -
     rig.kill()
     assert rig.lease() == []
     assert rig.store.catalog.flushes() == []
+
+
+def test_a_memory_stream_starts_from_nothing_after_a_restart(rig: PlannerRig) -> None:
+    """Its messages are gone, and their numbers are used again: what was planned for them must not be."""
+    rig.create_exported("s", export(), messages=10, persistence=Persistence.MEMORY)
+    rig.report(delivered(rig.lease_one(), 5))
+    rig.kill()
+    assert rig.lease() == []
+    rig.append_many("s", 3)
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+
+
+def test_a_planned_flush_never_leaves_messages_out(rig: PlannerRig) -> None:
+    """A crash may leave a plan behind that the position was moved away from."""
+    rig.create_exported("s", export(), messages=10)
+    flush = rig.lease_one()
+    rig.report(delivered(flush, 8))
+    row = rig.store.catalog.flushes()
+    rig.update("s", export(startSequenceNumber=2), moved={"e": 2})
+    rig.kill()
+    rig.store.catalog.add_flushes(row)
+    rig.kill()
+    assert ranges(rig.lease()) == [("e", 2, 10)]

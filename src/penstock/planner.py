@@ -20,7 +20,7 @@ from penstock.catalog import FlushRow
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer
 from penstock.log.stream import Stream
-from penstock.model import Export, ExportKind, ExportStatus, StreamDefinition, StreamInfo
+from penstock.model import Export, ExportKind, ExportStatus, Persistence, StreamDefinition, StreamInfo
 from penstock.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -172,13 +172,16 @@ class Planner:
     def _adopt(self, row: FlushRow) -> None:
         """A flush from before the restart: the same range and name, to be handed out again."""
         run = self._runs.get((row.stream_key, row.identifier))
-        if run is None or run.flush is not None or row.next <= run.position:
+        if run is None or run.flush is not None or not self._still_holds(row, run):
             self._store.catalog.remove_flush(row.id)
             return
-        run.flush = self._new_flush(
-            run, row.id, max(row.first, run.position), row.next, row.planned_ms, row.nonce
-        )
+        run.flush = self._new_flush(run, row.id, run.position, row.next, row.planned_ms, row.nonce)
         self._by_flush[row.id] = run
+
+    def _still_holds(self, row: FlushRow, run: ExportRun) -> bool:
+        """Not if the position is elsewhere, or the messages went with the process that had them."""
+        in_memory = run.stream.definition.persistence is Persistence.MEMORY
+        return row.first <= run.position < row.next and not in_memory
 
     def _new_flush(
         self, run: ExportRun, number: int, first: int, behind: int, planned_ms: int, nonce: str

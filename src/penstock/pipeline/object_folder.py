@@ -28,7 +28,6 @@ from urllib.parse import unquote
 import msgspec
 
 from penstock.pipeline.objects import (
-    KEY_BYTES_MAX,
     NO_METADATA,
     Body,
     ObjectRefused,
@@ -36,6 +35,7 @@ from penstock.pipeline.objects import (
     StoredObject,
     StoreUnavailable,
     Upload,
+    check_key,
     check_metadata,
 )
 
@@ -47,7 +47,6 @@ _BUCKET = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f%]")
 _UPLOADS = ".%uploads"
 _METADATA = ".%metadata-"
-_OWN = ".%"
 _BESIDE_FOLDER = "%"
 _CONTINUED = "%+"
 _EMPTY = "%empty"
@@ -71,11 +70,12 @@ class FolderStore(ObjectStore):
     def multipart(self, bucket: str, key: str, metadata: Mapping[str, str] = NO_METADATA) -> Upload:
         path = self._path(bucket, key)
         check_metadata(metadata)
-        uploads = self._root / bucket / _UPLOADS
+        folder = self._root / bucket
+        uploads = folder / _UPLOADS
         with _errors(self._root):
-            _make_folder(uploads)
+            _make_folder(uploads, folder)
             _remove_leftovers(uploads)
-            return _FolderUpload(self._root, path, uploads / secrets.token_hex(16), metadata)
+            return _FolderUpload(folder, path, uploads / secrets.token_hex(16), metadata)
 
     def get(self, bucket: str, key: str) -> StoredObject:
         path = self._path(bucket, key)
@@ -91,9 +91,9 @@ class FolderStore(ObjectStore):
         root = self._bucket_folder(bucket)
         found = set()
         for folder, folders, files in os.walk(root):
-            folders[:] = [name for name in folders if not name.startswith(_OWN)]
+            folders[:] = [name for name in folders if name != _UPLOADS]
             relative = Path(folder).relative_to(root).parts
-            found |= {_key_of((*relative, name)) for name in files if not name.startswith(_OWN)}
+            found |= {_key_of((*relative, name)) for name in files if not name.startswith(_METADATA)}
         return sorted(found)
 
     def _bucket_folder(self, bucket: str) -> Path:
@@ -102,19 +102,13 @@ class FolderStore(ObjectStore):
         return self._root / bucket
 
     def _path(self, bucket: str, key: str) -> Path:
-        folder = self._bucket_folder(bucket)
-        try:
-            size_bytes = len(key.encode())
-        except UnicodeEncodeError as error:
-            raise ObjectRefused(f"the key {key!r} is not valid Unicode") from error
-        if not 1 <= size_bytes <= KEY_BYTES_MAX:
-            raise ObjectRefused(f"the key has {size_bytes} bytes; it must have 1 to {KEY_BYTES_MAX}")
-        return folder.joinpath(*_names_of(key))
+        check_key(key)
+        return self._bucket_folder(bucket).joinpath(*_names_of(key))
 
 
 class _FolderUpload(Upload):
-    def __init__(self, root: Path, path: Path, temporary: Path, metadata: Mapping[str, str]) -> None:
-        self._root = root
+    def __init__(self, bucket: Path, path: Path, temporary: Path, metadata: Mapping[str, str]) -> None:
+        self._bucket = bucket
         self._path = path
         self._temporary = temporary
         self._metadata = metadata
@@ -122,20 +116,20 @@ class _FolderUpload(Upload):
 
     def upload_part(self, body: Body) -> None:
         for chunk in _chunks(body):
-            with _errors(self._root):
+            with _errors(self._bucket):
                 _write(self._descriptor, chunk)
 
     def complete(self) -> None:
-        with _errors(self._root):
+        with _errors(self._bucket):
             os.fsync(self._descriptor)
-            _make_folder(self._path.parent)
+            _make_folder(self._path.parent, self._bucket)
             self._keep_metadata()
             _move_into_place(self._temporary, self._path)
         self._close()
 
     def abort(self) -> None:
         self._close()
-        with _errors(self._root):
+        with _errors(self._bucket):
             self._temporary.unlink(missing_ok=True)
 
     def _keep_metadata(self) -> None:
@@ -217,7 +211,7 @@ def _errors(root: Path) -> Iterator[None]:
         if error.errno == errno.ENAMETOOLONG:
             raise ObjectRefused(f"the key is too long for the folder {root}") from error
         raise StoreUnavailable(
-            f"the object store in {root} failed: {error.strerror or error}; check the disk and its permissions"
+            f"the object store in {root} failed: {error}; check the disk and its permissions"
         ) from error
 
 
@@ -231,21 +225,21 @@ def _write(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _make_folder(path: Path) -> None:
-    """Make a folder and those above it, durably. An object that has the name of a folder makes room for it."""
+def _make_folder(path: Path, bucket: Path) -> None:
+    """Make a folder and those above it, durably. In the bucket, an object of the same name makes room for it."""
     for _ in range(CONFLICTS_MAX):
         if path.is_dir():
             return
-        _make_folder(path.parent)
+        _make_folder(path.parent, bucket)
         try:
             path.mkdir()
         except FileExistsError:
-            if path.is_file():
+            if path.is_file() and bucket in path.parents:
                 _step_aside(path)
             continue
         _sync_folder(path.parent)
         return
-    raise OSError(errno.EEXIST, f"the folder {path} cannot be made")
+    raise FileExistsError(errno.EEXIST, "something is in the way that is not a folder", str(path))
 
 
 def _step_aside(path: Path) -> None:

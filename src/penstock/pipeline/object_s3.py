@@ -27,6 +27,7 @@ from penstock.pipeline.objects import (
     StoredObject,
     StoreUnavailable,
     Upload,
+    check_key,
     check_metadata,
 )
 
@@ -77,11 +78,13 @@ class S3Store(ObjectStore):
         self._settings = settings
 
     def put(self, bucket: str, key: str, body: Body, metadata: Mapping[str, str] = NO_METADATA) -> None:
+        check_key(key)
         check_metadata(metadata)
         with _seekable(body) as content, _errors(bucket, key):
             self.client().put_object(Bucket=bucket, Key=key, Body=content, Metadata=dict(metadata))
 
     def multipart(self, bucket: str, key: str, metadata: Mapping[str, str] = NO_METADATA) -> Upload:
+        check_key(key)
         check_metadata(metadata)
         with _errors(bucket, key):
             answer = self.client().create_multipart_upload(Bucket=bucket, Key=key, Metadata=dict(metadata))

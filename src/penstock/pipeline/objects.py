@@ -83,8 +83,18 @@ def store_for(settings: PipelineSettings) -> ObjectStore:
     )
 
 
+def check_key(key: str) -> None:
+    """What S3 takes as a key, so that other stores take no more than that."""
+    try:
+        size_bytes = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise ObjectRefused(f"the key {key!r} is not valid Unicode") from error
+    if not 1 <= size_bytes <= KEY_BYTES_MAX:
+        raise ObjectRefused(f"the key has {size_bytes} bytes; it must have 1 to {KEY_BYTES_MAX}")
+
+
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """What S3 takes as user metadata, so that the folder takes no more than that."""
+    """The same for user metadata."""
     for name, value in metadata.items():
         if _METADATA_NAME.fullmatch(name) is None:
             raise ObjectRefused(f"{name!r} is not a name for user metadata; use letters, digits, - and _")

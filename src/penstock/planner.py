@@ -96,15 +96,21 @@ class ExportRun:
         maximum = {ExportKind.IOT_ANALYTICS: 100, ExportKind.IOT_SITEWISE: 10, ExportKind.S3_TASK_EXECUTOR: 1}
         return int(self.export.settings.get("batchSize", maximum.get(self.export.kind, 500)))
 
-    def next_range(self) -> tuple[int, int]:
-        """What a new flush takes: all that waits, within bounds."""
+    @property
+    def average_bytes(self) -> int:
+        """Of a message of the stream, roughly."""
+        held = max(1, self.stream.visible_next - self.stream.oldest_sequence)
+        return max(1, self.stream.charged_bytes // held)
+
+    def next_range(self, size_max_bytes: int) -> tuple[int, int]:
+        """What an attempt would take: what is left of the flush, or else all that waits, within bounds."""
+        if self.flush is not None:
+            return self.flush.first, self.flush.next
         first = self.position
         waiting = self.stream.visible_next - first
         if self.export.kind is ExportKind.S3_TASK_EXECUTOR:
             return first, first + min(waiting, TASKS_MAX)
-        held = max(1, self.stream.visible_next - self.stream.oldest_sequence)
-        average_bytes = max(1, self.stream.charged_bytes // held)
-        return first, first + min(waiting, max(1, FLUSH_BYTES_MAX // average_bytes))
+        return first, first + min(waiting, max(1, size_max_bytes // self.average_bytes))
 
 
 class Planner:
@@ -124,6 +130,8 @@ class Planner:
         self._bandwidth_bytes_per_s = bandwidth_kbps * 125 if bandwidth_kbps else None
         self._credit_bytes = float(self._bandwidth_bytes_per_s or 0)
         self._credit_at_s = self.monotonic_s()
+        # Under a cap no more than it allows in a second: a larger burst would be no cap at all.
+        self._flush_bytes_max = min(FLUSH_BYTES_MAX, self._bandwidth_bytes_per_s or FLUSH_BYTES_MAX)
         self._runs: dict[tuple[int, str], ExportRun] = {}
         self._by_flush: dict[int, ExportRun] = {}
         self._pipelines: dict[str, float] = {}  # when each was heard of last
@@ -291,7 +299,7 @@ class Planner:
 
     def _plan_flush(self, run: ExportRun) -> None:
         done = run.status.last_exported_sequence_number
-        first, behind = run.next_range()
+        first, behind = run.next_range(self._flush_bytes_max)
         if done >= 0 and first > done + 1:
             lost = first - done - 1
             run.status.lost_messages += lost
@@ -315,8 +323,8 @@ class Planner:
                 run.not_before_s = now_s + (1 - self._credit_bytes) / rate
                 continue
             chosen.append(run)
-            held = max(1, run.stream.visible_next - run.stream.oldest_sequence)
-            self._credit_bytes -= run.waiting_messages * (run.stream.charged_bytes / held)
+            first, behind = run.next_range(self._flush_bytes_max)
+            self._credit_bytes -= (behind - first) * run.average_bytes
         return chosen
 
     # -- reports ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import appends, bulk_read, idle, opening
+from bench import appends, bulk_read, exports, idle, opening
 from bench.appends import AppendResult, Appends, Progress
 from bench.figures import Figure
 
@@ -18,10 +18,31 @@ class Effort(NamedTuple):
     read_messages: int
     read_passes: int
     open_messages: int
+    drain_messages: int
+    age_messages: int
+    many_seconds: int
 
 
-FULL = Effort(rounds=3, seconds=2.0, read_messages=500_000, read_passes=5, open_messages=opening.MESSAGES)
-QUICK = Effort(rounds=1, seconds=1.5, read_messages=200_000, read_passes=3, open_messages=500_000)
+FULL = Effort(
+    rounds=3,
+    seconds=2.0,
+    read_messages=500_000,
+    read_passes=5,
+    open_messages=opening.MESSAGES,
+    drain_messages=1_000_000,
+    age_messages=100,
+    many_seconds=20,
+)
+QUICK = Effort(
+    rounds=1,
+    seconds=1.5,
+    read_messages=200_000,
+    read_passes=3,
+    open_messages=500_000,
+    drain_messages=200_000,
+    age_messages=30,
+    many_seconds=6,
+)
 
 
 class Section(NamedTuple):
@@ -58,9 +79,27 @@ def _idle(work_dir: Path, effort: Effort, progress: Progress) -> Section:
     return Section("idle", "memory of a server without work", None, [], idle.measure(work_dir, progress))
 
 
+def _drain(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = exports.drain(work_dir, effort.drain_messages, progress)
+    return Section("drain", "a backlog through Spark local[2]", None, [], figures, limit)
+
+
+def _export_age(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = exports.ages(work_dir, effort.age_messages, progress)
+    return Section("export-age", "single messages through a warm pipeline", None, [], figures, limit)
+
+
+def _exports_many(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = exports.many(work_dir, effort.many_seconds, progress)
+    return Section("exports-many", "many exports at once", None, [], figures, limit)
+
+
 SCENARIOS: dict[str, Scenario] = {
     **{scenario.name: partial(_appends, scenario) for scenario in appends.SCENARIOS},
     "bulk-read": _bulk_read,
     "open": _open,
     "idle": _idle,
+    "drain": _drain,
+    "export-age": _export_age,
+    "exports-many": _exports_many,
 }

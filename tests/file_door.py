@@ -31,8 +31,8 @@ class _FilesOnly:
 
 
 @contextmanager
-def file_door(*read_only_dirs: Path) -> Iterator[str]:
-    """The URL of a server that lets these directories be read."""
+def file_door(read_only_dirs: Sequence[Path]) -> Iterator[str]:
+    """The URL of a server that lets these directories be read. A list may change meanwhile."""
     loop = uvloop.new_event_loop()
     opened = threading.Event()
     stop = asyncio.Event()

@@ -22,6 +22,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from penstock.pipeline import aws
 from penstock.pipeline.destinations.base import PipelineSettings
 from penstock.pipeline.objects import ObjectStore, store_for
 
@@ -114,6 +115,9 @@ def s3_at(url: str, kind: str) -> Iterator[TestStore]:
         settings = PipelineSettings(object_store="s3", connect_timeout_s=2, read_timeout_s=10)
         yield TestStore(kind, settings, lambda bucket: client.create_bucket(Bucket=bucket))
         client.close()
+        for cached in aws._clients.values():
+            cached.close()
+        aws.forget_clients()
 
 
 def free_port() -> int:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
 from penstock.errors import PenstockError
 from penstock.pipeline.destinations.base import DeliveryFailed, Destination, Progress, Record
-from penstock.pipeline.objects import ObjectRefused, ObjectStore, StoreUnavailable, Upload, store_for
+from penstock.pipeline.objects import (
+    ObjectRefused,
+    ObjectStore,
+    StoreUnavailable,
+    Upload,
+    check_metadata,
+    store_for,
+)
 from penstock.pipeline.s3_keys import InvalidKey, resolve_key
 from penstock.pipeline.s3_status import Status, StatusLevel, status_message, task_as_sent, wants_status
 from penstock.pipeline.server_client import FILE_CHUNK_BYTES, FileRefused
@@ -161,12 +167,13 @@ def decode_task(payload: bytes) -> FileTask:
 
 def checked_metadata(task: FileTask) -> dict[str, str]:
     """User metadata as S3 keeps it: names in lower case, without the prefix of the header."""
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
     for name, value in (task.user_metadata or {}).items():
         name = name.lower().removeprefix(METADATA_HEADER_PREFIX)
         if name.startswith(RESERVED_METADATA_PREFIX):
             raise BadTask(f"the user metadata {name!r} is reserved: names may not begin with $aws-gg-")
         metadata[name] = value
+    check_metadata(metadata)
     return metadata
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -414,6 +416,36 @@ def test_example(
     alarms = site.payloads("alarms")
     assert len(alarms) == 50
     assert b'{"sequence_number":' in alarms[0]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+@pytest.mark.skipif("PENSTOCK_SOAK" not in os.environ, reason="starts a JVM of its own: make soak")
+def test_example_over_spark_connect(start_server: Callable[..., ServerProcess]) -> None:
+    site = Site(start_server())
+    site.create("readings")
+    site.create("alarms")
+    settings = (
+        "--conf spark.ui.enabled=false --conf spark.connect.grpc.binding.address=127.0.0.1 pyspark-shell"
+    )
+    env = {
+        **os.environ,
+        "SPARK_REMOTE": "local[2]",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_SUBMIT_ARGS": settings,
+        "PYSPARK_PYTHON": sys.executable,
+        "PENSTOCK_SERVER_URL": site.options["server"],
+        "PENSTOCK_DATA_DIR": str(site.server.data_dir),
+    }
+    program = (
+        f"import runpy; spark = runpy.run_path({str(EXAMPLE)!r})['spark']; print(type(spark)); spark.stop()"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "pyspark.sql.connect.session.SparkSession" in finished.stdout
+    assert len(site.payloads("alarms")) == 50
 
 
 def test_page_shows_the_example() -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from penstock.model import ExportKind
+
+BATCH_SIZES = {ExportKind.IOT_ANALYTICS: 100, ExportKind.IOT_SITEWISE: 10, ExportKind.S3_TASK_EXECUTOR: 1}
+
+
+def batch_size(kind: ExportKind, settings: Mapping[str, Any]) -> int:
+    """How many messages an export sends at a time."""
+    return int(settings.get("batchSize", BATCH_SIZES.get(kind, 500)))
 
 
 class Flush(msgspec.Struct):
@@ -21,11 +29,13 @@ class Flush(msgspec.Struct):
     next: int  # behind the last message
     planned_ms: int  # object names are made of this instant
     nonce: str  # and of this random part
-    attempt: int = 0  # how often it was handed out
+    attempt: int = (
+        0  # one more whenever it is handed out, and elsewhere after a restart: never the same twice
+    )
 
 
 class Outcome(msgspec.Struct):
-    """What an attempt has done so far. Totals, so that hearing it twice changes nothing."""
+    """What an attempt has done since its last report that was answered. Heard twice, it says nothing new."""
 
     flush: int
     attempt: int
@@ -37,6 +47,7 @@ class Outcome(msgspec.Struct):
     damaged: bool = False  # frames could not be decoded
     done: bool = False  # the attempt has ended
     permanent: bool = False  # with an error that trying again soon will not cure
+    statuses_before: int = 0  # status messages of this attempt in earlier reports
     status_messages: list[str] = []  # for the export's status stream, in order
 
 

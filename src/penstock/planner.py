@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.catalog import FlushRow
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer
+from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer, batch_size
 from penstock.log.stream import Stream
 from penstock.model import Export, ExportKind, ExportStatus, Persistence, StreamDefinition, StreamInfo
 from penstock.streams import Streams
@@ -31,6 +31,7 @@ LEASE_S = 10.0
 FLUSH_BYTES_MAX = 64 * 1024 * 1024
 TASKS_MAX = 16  # S3 file tasks in one flush
 LAST_PRIORITY = 11
+NUMBER_BITS = 48
 
 
 class ExportRun:
@@ -42,7 +43,8 @@ class ExportRun:
         self.status = status
         self.flush: Flush | None = None
         self.holder: str | None = None  # the pipeline that has the flush
-        self.heard = Outcome(flush=-1, attempt=-1, next=0)  # the newest outcome of the present attempt
+        self.attempt_ended = True
+        self.statuses_heard = 0  # status messages of the present attempt
         self.failures = 0
         self.not_before_s = 0.0
         self.pending_since_s: float | None = None
@@ -93,8 +95,7 @@ class ExportRun:
 
     @property
     def batch_size(self) -> int:
-        maximum = {ExportKind.IOT_ANALYTICS: 100, ExportKind.IOT_SITEWISE: 10, ExportKind.S3_TASK_EXECUTOR: 1}
-        return int(self.export.settings.get("batchSize", maximum.get(self.export.kind, 500)))
+        return batch_size(self.export.kind, self.export.settings)
 
     @property
     def average_bytes(self) -> int:
@@ -139,7 +140,8 @@ class Planner:
         self._closing = False
         self._planning = asyncio.Lock()
         rows = self._store.catalog.flushes()
-        self._next_flush_id = max((row.id for row in rows), default=0) + 1
+        # Pipelines outlive servers: what they report of a flush must not be taken for that of another one.
+        self._next_flush_id = secrets.randbits(NUMBER_BITS)
         self.definitions_changed()
         for row in rows:
             self._adopt(row)
@@ -204,6 +206,7 @@ class Planner:
             next=behind,
             planned_ms=planned_ms,
             nonce=nonce,
+            attempt=secrets.randbits(NUMBER_BITS),
         )
 
     def _messages_visible(self, stream: Stream) -> None:
@@ -293,7 +296,7 @@ class Planner:
             flush.attempt += 1
             flush.settings = run.export.settings
             run.holder = request.pipeline
-            run.heard = Outcome(flush=flush.id, attempt=flush.attempt, next=flush.first)
+            run.attempt_ended, run.statuses_heard = False, 0
             flushes.append(flush)
         return flushes
 
@@ -341,15 +344,19 @@ class Planner:
             if run is None or run.flush is None:
                 cancelled.append(outcome.flush)
                 continue
-            self._apply(run, outcome)
+            present = outcome.attempt == run.flush.attempt
+            self._apply(run, outcome, present)
             touched.append(run)
             positions[outcome.flush] = run.flush.first
-            if run.export.disabled:
+            if run.export.disabled or not present:
                 cancelled.append(outcome.flush)
             if outcome.damaged:
                 await asyncio.to_thread(self._look_at_damage, run)
-            if outcome.done and outcome.attempt == run.flush.attempt and self._end_attempt(run, outcome):
+            if run.flush.first >= run.flush.next:
+                self._finish(run)
                 finished.append(outcome.flush)
+            elif present:
+                self._follow_attempt(run, outcome, pipeline)
         statuses = [(run.stream.key, run.status) for run in touched]
         moved = [(run.flush.id, run.flush.first) for run in touched if run.flush is not None]
         if touched:
@@ -357,40 +364,50 @@ class Planner:
             self._wake()
         return ReportAnswer(cancelled, positions)
 
-    def _apply(self, run: ExportRun, outcome: Outcome) -> None:
-        flush, status, heard = run.flush, run.status, run.heard
+    def _apply(self, run: ExportRun, outcome: Outcome, present: bool) -> None:
+        """What was delivered is delivered, whoever did it: also by an attempt that nobody waits for any more."""
+        flush, status = run.flush, run.status
         assert flush is not None
-        if outcome.attempt != flush.attempt:
-            return
-        status.exported_messages += max(0, outcome.messages - heard.messages)
-        status.exported_bytes += max(0, outcome.payload_bytes - heard.payload_bytes)
-        status.skipped_messages += max(0, outcome.skipped - heard.skipped)
-        status.last_export_time_ms = self._store.wall_ms()
-        if outcome.error or outcome.done or outcome.next > heard.next:
-            status.error_message = outcome.error
+        heard = run.statuses_heard if present else 0
+        texts = outcome.status_messages[max(0, heard - outcome.statuses_before) :]
+        if present:
+            run.statuses_heard = max(heard, outcome.statuses_before + len(outcome.status_messages))
+            if outcome.error:
+                status.error_message = outcome.error
         if outcome.next > flush.first:
             flush.first = min(outcome.next, flush.next)
+            status.exported_messages += outcome.messages
+            status.exported_bytes += outcome.payload_bytes
+            status.skipped_messages += outcome.skipped
             status.last_exported_sequence_number = max(status.last_exported_sequence_number, flush.first - 1)
-        self._append_status_messages(run, outcome.status_messages[len(heard.status_messages) :])
-        run.heard = outcome
+            status.error_message = outcome.error
+            if outcome.messages:
+                status.last_export_time_ms = self._store.wall_ms()
+        elif not present:
+            return
+        self._append_status_messages(run, texts)
 
-    def _end_attempt(self, run: ExportRun, outcome: Outcome) -> bool:
-        """True when the flush is delivered; otherwise it is to be tried again, later."""
-        flush = run.flush
-        assert flush is not None
+    def _finish(self, run: ExportRun) -> None:
+        assert run.flush is not None
+        del self._by_flush[run.flush.id]
+        run.flush = run.holder = None
+        run.failures = 0
+        run.not_before_s = 0.0
+
+    def _follow_attempt(self, run: ExportRun, outcome: Outcome, pipeline: str) -> None:
+        """Whether the attempt goes on, or the rest of the flush is to be tried again later."""
+        if run.attempt_ended:
+            return
+        if not outcome.done:
+            run.holder = pipeline  # it may have been given up too soon
+            return
+        run.attempt_ended = True
         run.holder = None
-        if flush.first >= flush.next:
-            del self._by_flush[flush.id]
-            run.flush = None
-            run.failures = 0
-            run.not_before_s = 0.0
-            return True
         if outcome.error:
             run.failures += 1
             wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(run.failures - 1, 12))
             wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
             run.not_before_s = self.monotonic_s() + wait_s
-        return False
 
     def _append_status_messages(self, run: ExportRun, texts: list[str]) -> None:
         name = run.export.status_stream_name

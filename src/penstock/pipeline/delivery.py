@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.flush import Flush, Outcome
+from penstock.flush import Flush, Outcome, ReportAnswer, batch_size
 from penstock.log.frame import BadFrame
 from penstock.pipeline.destinations import destination_for
 from penstock.pipeline.destinations.base import (
@@ -48,13 +48,15 @@ class Task(msgspec.Struct):
 
 
 class Reporter(Progress):
-    """Progress of one flush. Reports on its own at most twice a second, and at the end."""
+    """Progress of one flush. Reports on its own after each batch, twice a second, and at the end."""
 
     def __init__(self, flush: Flush, server: ServerClient, pipeline: str) -> None:
         self._flush = flush
         self._server = server
         self._pipeline = pipeline
         self._reported_s = time.monotonic()
+        # Whoever kills us may cost one batch that is delivered twice, and no more.
+        self._unreported_max = batch_size(flush.kind, flush.settings)
         self.outcome = Outcome(flush=flush.id, attempt=flush.attempt, next=flush.first)
 
     def delivered(self, next_sequence: int, messages: int, payload_bytes: int) -> None:
@@ -80,22 +82,31 @@ class Reporter(Progress):
 
     def finish(self) -> None:
         self.outcome.done = True
-        self._server.report(self._pipeline, [self.outcome])
+        self._send()
 
     def _maybe_report(self) -> None:
-        if time.monotonic() - self._reported_s >= REPORT_INTERVAL_S:
+        unreported = self.outcome.messages + self.outcome.skipped
+        if unreported >= self._unreported_max or time.monotonic() - self._reported_s >= REPORT_INTERVAL_S:
             self._report()
 
     def _report(self) -> None:
-        self._reported_s = time.monotonic()
-        answer = self._server.report(self._pipeline, [self.outcome])
+        answer = self._send()
         if self._flush.id in answer.cancelled:
             raise Cancelled("the export was deleted, paused or moved")
         self.outcome.next = max(self.outcome.next, answer.positions.get(self._flush.id, 0))
 
+    def _send(self) -> ReportAnswer:
+        outcome = self.outcome
+        self._reported_s = time.monotonic()
+        answer = self._server.report(self._pipeline, [outcome])
+        outcome.messages = outcome.payload_bytes = outcome.skipped = 0
+        outcome.statuses_before += len(outcome.status_messages)
+        outcome.status_messages = []
+        return answer
 
-def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome:
-    """One attempt at one flush, from the first message to the last report."""
+
+def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome | None:
+    """One attempt at one flush, from the first message to the last report: if that is not heard, it is returned."""
     reporter = Reporter(flush, server, task.pipeline)
     outcome = reporter.outcome
     try:
@@ -104,24 +115,24 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome:
         destination.deliver_columns(_columns(server, flush, first), reporter)
         # Numbers behind the last message that could be read hold nothing: they are done too.
         outcome.next = flush.next
-        if not outcome.skipped:
-            outcome.error = ""
     except Cancelled:
         logger.info("flush %d of %s was cancelled", flush.id, flush.stream)
+        outcome.error = ""
     except DeliveryFailed as error:
         outcome.error, outcome.permanent = str(error), error.permanent
     except BadFrame as error:
         outcome.error, outcome.damaged = f"stored messages are damaged: {error}", True
-    except ServerLost:
-        return outcome
+    except ServerLost as error:
+        outcome.error = str(error)
     except Exception as error:  # a fault of ours: the flush must go back, with the reason, and be tried again
         logger.exception("flush %d of %s failed", flush.id, flush.stream)
         outcome.error = f"{type(error).__name__}: {error}"
     try:
         reporter.finish()
-    except (Cancelled, ServerLost) as error:
-        logger.info("flush %d: %s", flush.id, error)
-    return outcome
+    except ServerLost as error:
+        logger.warning("flush %d: %s", flush.id, error)
+        return outcome
+    return None
 
 
 def _columns(server: ServerClient, flush: Flush, first: int) -> Iterator[Columns]:
@@ -136,7 +147,7 @@ def _columns(server: ServerClient, flush: Flush, first: int) -> Iterator[Columns
 
 
 def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function of the Spark job: rows of encoded flushes in, rows of outcomes out."""
+    """The function of the Spark job: rows of encoded flushes in, outcomes that the server has not heard out."""
     import pyarrow
 
     _settle_worker()
@@ -151,7 +162,8 @@ def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) ->
         return
     with ThreadPoolExecutor(min(task.threads, len(flushes)), "penstock-deliver") as threads:
         for outcome in threads.map(lambda flush: deliver_flush(flush, task, server), flushes):
-            outcome.status_messages = []
+            if outcome is None:
+                continue
             yield pyarrow.RecordBatch.from_pylist([{"outcome": msgspec.json.encode(outcome)}], schema=schema)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.flush import Flush, LeaseRequest
+from penstock.flush import Flush, LeaseRequest, Outcome
 from penstock.pipeline.delivery import Heartbeat, Task, deliver_partition
 from penstock.pipeline.destinations.base import PipelineSettings
 from penstock.pipeline.server_client import ServerClient, ServerLost
@@ -122,9 +122,33 @@ class Driver:
         try:
             frame = spark.createDataFrame(pyarrow.table({"flush": column}))
             deliver = _deliver_with(msgspec.json.encode(task))
-            frame.mapInArrow(deliver, "outcome binary").collect()
-        except Exception:  # whatever Spark met: the leases run out and the flushes are tried again
+            rows = frame.mapInArrow(deliver, "outcome binary").collect()
+            unheard = [msgspec.json.decode(row.outcome, type=Outcome) for row in rows]
+        except Exception as error:  # whatever Spark met: the flushes must be tried again
             logger.exception("a job with %d flushes failed", len(flushes))
+            unheard = [_not_done(flush, error) for flush in flushes]
+        self._tell(unheard)
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        """Our leases last as long as we do: what the executors could not report, nobody else will."""
+        while outcomes and not self._stop.is_set():
+            try:
+                self._server.report(self._name, outcomes)
+            except ServerLost:
+                self._stop.wait(SERVER_RETRY_S)
+            else:
+                return
+
+
+def _not_done(flush: Flush, error: Exception) -> Outcome:
+    reason = str(error).strip().partition("\n")[0][:300]
+    return Outcome(
+        flush=flush.id,
+        attempt=flush.attempt,
+        next=flush.first,
+        error=f"the Spark job failed: {reason or type(error).__name__}",
+        done=True,
+    )
 
 
 def pack(flushes: list[Flush], groups_max: int) -> list[list[Flush]]:

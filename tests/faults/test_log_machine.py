@@ -51,8 +51,8 @@ sizes = st.lists(
 )
 batches = st.lists(st.tuples(names, sizes), min_size=1, max_size=5)
 FAULTS = {
-    "write": ("*.open", "*journal*", "*.tmp"),
-    "sync": ("*.open", "*journal*", "*.tmp"),
+    "write": ("*.open", "*/journal-?", "*.tmp"),
+    "sync": ("*.open", "*/journal-?", "*.tmp"),
     "create": ("*.open", "*.tmp"),
     "rename": ("*",),
     "truncate": ("*",),

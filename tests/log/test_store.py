@@ -387,7 +387,7 @@ def test_upkeep_while_streams_come_and_go(rig: Rig) -> None:
 def test_readers_of_a_durable_stream_see_nothing_that_a_power_cut_can_take_back(rig: Rig, seed: int) -> None:
     """Also not what a server wrote just before it was killed, and never acknowledged."""
     rig.create("s", flush_on_write=True)
-    rig.disk.fail("write", "*journal*")
+    rig.disk.fail("write", "*/journal-?")
     hold = rig.disk.hold_syncs("*.open")
     rig.submit("s", [b"x" * 5000])
 

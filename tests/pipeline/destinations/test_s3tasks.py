@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +18,7 @@ from stream_manager import Status, StatusLevel, StatusMessage
 from stream_manager.util import Util
 
 from file_door import client_of, file_door
+from harness import ServerProcess
 from object_stores import (
     FaultyS3,
     TestStore,
@@ -24,8 +29,9 @@ from object_stores import (
     rclone_store,
     s3_at,
 )
-from penstock.flush import Flush
+from penstock.flush import Flush, LeaseRequest
 from penstock.model import ExportKind
+from penstock.pipeline.delivery import Task, deliver_flush
 from penstock.pipeline.destinations import destination_for
 from penstock.pipeline.destinations.base import Cancelled, DeliveryFailed, PipelineSettings, Progress, Record
 from penstock.pipeline.destinations.s3tasks import part_size_bytes
@@ -474,3 +480,51 @@ def test_an_object_that_is_there_counts_even_if_nobody_hears_of_it(in_folder: Ex
     with pytest.raises(Cancelled):
         in_folder.deliver(in_folder.task(in_folder.file("a", b"x"), "paused"), notes=notes)
     assert (notes.next, notes.messages) == (41, 1)
+
+
+# -- the page ---------------------------------------------------------------------------------------
+
+
+def deliver_until(stop: threading.Event, url: str, token: str, settings: PipelineSettings) -> None:
+    """What the pipeline does, without Spark."""
+    server = ServerClient(url, token)
+    task = Task(server_url=url, token=token, pipeline="test", threads=1, settings=settings)
+    while not stop.is_set():
+        for flush in server.lease(LeaseRequest("test", wait_ms=200)).flushes:
+            deliver_flush(flush, task, server)
+    server._connection(fresh=False).close()
+
+
+def test_the_documented_example(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "destinations" / "s3-file-tasks.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "image 1.jpg").write_bytes(b"jpeg")
+    server = ServerProcess(tmp_path / "data", env={"PENSTOCK_READ_ONLY_DIRS": str(images)}).start()
+    token = (server.data_dir / "http-token").read_text().strip()
+    stop = threading.Event()
+    with folder_store(tmp_path / "objects") as stores:
+        url = f"http://127.0.0.1:{server.http_port}"
+        pipeline = threading.Thread(target=deliver_until, args=(stop, url, token, stores.settings))
+        pipeline.start()
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-c", program, str(images / "image 1.jpg").replace(" ", "%20"), "photos"],
+                env={**os.environ, "STREAM_MANAGER_SERVER_PORT": str(server.port)},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+        finally:
+            stop.set()
+            pipeline.join()
+            server.stop()
+        [key] = stores.store.keys("photos")
+        assert re.fullmatch(r"camera/\d{4}/\d\d/\d\d/image\.jpg", key)
+        assert stores.store.get("photos", key) == (b"jpeg", {"camera": "north"})
+    assert ran.stdout.splitlines() == [
+        f"InProgress uploading 4 bytes to s3://photos/{key}",
+        f"Success uploaded to s3://photos/{key}",
+    ]

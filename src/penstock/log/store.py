@@ -61,6 +61,7 @@ class Store:
         self.streams: dict[str, Stream] = {}
         self.statuses: dict[str, dict[str, ExportStatus]] = {}
         self.disk_full = False
+        self._left_folders: list[Path] = []
         self.free_bytes = 0
         self._found_unsynced: set[Segment] = set()  # left in the page cache by a server that was killed
         self._files: Files = files if files is not None else OsFiles()
@@ -192,7 +193,7 @@ class Store:
         )
 
     def _remove_folder(self, folder: Path) -> None:
-        """What cannot be removed now is removed at the next start."""
+        """What cannot be removed now, as while a segment is being sealed, goes with the next upkeep or start."""
         try:
             for name in self._files.list_names(folder):
                 with suppress(FileNotFoundError):  # sealed just now
@@ -200,6 +201,7 @@ class Store:
             self._files.remove_directory(folder)
         except OSError as error:
             logger.warning("%s could not be removed yet (%s)", folder, error)
+            self._left_folders.append(folder)
 
     def close(self, *, clean: bool = True) -> None:
         """Sync everything and let go of the directory. `clean` False: as a process that is killed would."""
@@ -315,11 +317,14 @@ class Store:
         self.journal.release([segment for segment in resting if not segment.sync_failed])
 
     def seal_segments(self) -> None:
+        # Of deleted streams; what stood in the way was perhaps a segment that was being sealed.
+        left_folders, self._left_folders = self._left_folders, []
+        for folder in left_folders:
+            self._remove_folder(folder)
         if self.disk_full:  # merging takes space before it gives some back
             return
         for stream in list(self.streams.values()):
-            while stream.to_seal:
-                segment = stream.to_seal.pop(0)
+            while (segment := stream.next_to_seal()) is not None:
                 try:
                     segment.seal()
                 except FileNotFoundError:

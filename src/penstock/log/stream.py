@@ -361,6 +361,12 @@ class Stream:
         self._find_missing()
         segment.drop()
 
+    def next_to_seal(self) -> Segment | None:
+        try:
+            return self.to_seal.pop(0)
+        except IndexError:  # also if the stream was deleted in another thread just now
+            return None
+
     def expire(self) -> int:
         """Drop segments whose newest message has outlived the TTL. Returns how many went."""
         if self.definition.ttl_ms is None:

@@ -111,6 +111,8 @@ class Server:
         await streams.committer.drain()
         upkeep.cancel()
         await asyncio.wait({upkeep})
+        # A thread that syncs or seals is not cancelled with the task; it must not meet closed files.
+        await asyncio.get_running_loop().shutdown_default_executor()
         streams.close()
         streams.store.close()
         logger.info("stopped; everything is synced")

@@ -72,13 +72,23 @@ class RunningServer:
         self.stop()
         logging.getLogger().removeHandler(self.complaints)
         if kind is None:
-            gc.collect()
-            unexpected = [
-                text
-                for text in self.complaints.texts
-                if not any(expected in text for expected in self.expected_complaints)
-            ]
-            assert not unexpected, "\n".join(unexpected)
+            self.assert_no_complaints()
+
+    def assert_no_complaints(self) -> None:
+        gc.collect()
+        unexpected = [
+            text
+            for text in self.complaints.texts
+            if not any(expected in text for expected in self.expected_complaints)
+        ]
+        assert not unexpected, "\n".join(unexpected)
+
+    def make_as_new(self) -> None:
+        """After a test, when others will use the same server."""
+        self.assert_nothing_left()
+        self.assert_no_complaints()
+        for name in self.streams.names():
+            self.run(self.streams.delete(name))
 
     def stop(self) -> None:
         if self._thread.is_alive():

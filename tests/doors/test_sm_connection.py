@@ -45,9 +45,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
         server.__exit__(None, None, None)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path_factory.mktemp("shared") / "data") as running:
+        yield running
+
+
 @pytest.fixture
-def server(start: Callable[..., RunningServer]) -> RunningServer:
-    return start()
+def server(shared: RunningServer) -> Iterator[RunningServer]:
+    yield shared
+    shared.make_as_new()
 
 
 def append_bytes(request_id: str, name: str, payload: bytes) -> bytes:
@@ -340,7 +347,7 @@ def test_stopping_answers_everything_that_was_taken(start: Callable[..., Running
 
     with ThreadPoolExecutor(4) as threads:
         results = [threads.submit(load, client, "st"[n % 2]) for n, client in enumerate(clients)]
-        time.sleep(0.5)
+        time.sleep(0.3)
         stopping.set()
         server.stop()
         acknowledged = [result.result(20) for result in results]
@@ -361,7 +368,7 @@ def test_an_oversized_frame_is_read_away_and_answered(start: Callable[..., Runni
     with server.client() as client:
         client.create("s")
         before = resident_bytes()
-        client.send_bytes(append_bytes("large", "s", bytes(300 * MIB)) + append_bytes("next", "s", b"m"))
+        client.send_bytes(append_bytes("large", "s", bytes(200 * MIB)) + append_bytes("next", "s", b"m"))
         received = answers(client, 2)
         assert [a["requestId"] for a in received] == ["large", "next"]
         assert [a["status"] for a in received] == [Status.REQUEST_PAYLOAD_TOO_LARGE, Status.SUCCESS]
@@ -490,7 +497,7 @@ def test_large_answers_of_other_operations_are_bounded_too(server: RunningServer
             other.create(f"{n:03d}" + "n" * 250)
         body = {"name": "s"} if op is Op.DESCRIBE else {}
         deaf.send_bytes(
-            b"".join(frame(op, cbor2.dumps({"requestId": f"id-{n:04d}", **body})) for n in range(2000))
+            b"".join(frame(op, cbor2.dumps({"requestId": f"id-{n:04d}", **body})) for n in range(1000))
         )
         time.sleep(0.3)
         other.append("s", b"m")
@@ -498,7 +505,7 @@ def test_large_answers_of_other_operations_are_bounded_too(server: RunningServer
             lambda: max(c._transport.get_write_buffer_size() for c in server.door._connections)
         )
         assert buffered < 8 * MIB, f"{buffered // MIB} MiB wait for a client that does not read"
-        assert len(answers(deaf, 2000)) == 2000
+        assert len(answers(deaf, 1000)) == 1000
 
 
 @contextmanager
@@ -613,13 +620,14 @@ def test_reads_that_wait_for_later_numbers_cost_a_writer_little(server: RunningS
         assert time.monotonic() - started < 2
 
 
-def test_more_requests_than_a_connection_may_have_are_taken_up_again(server: RunningServer) -> None:
-    count = 3 * connection_module.TASKS_MAX
+def test_more_requests_than_a_connection_may_have_are_taken_up_again(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "TASKS_MAX", 300)
+    count = 3000
     with server.client() as client:
         client.create("s")
-        client.send_bytes(
-            b"".join(read_bytes(f"r{n:05d}", "s", readTimeoutMillis=1000) for n in range(count))
-        )
+        client.send_bytes(b"".join(read_bytes(f"r{n:05d}", "s", readTimeoutMillis=50) for n in range(count)))
         received = answers(client, count)
         assert {a["requestId"] for a in received} == {f"r{n:05d}" for n in range(count)}
         assert {a["status"] for a in received} == {Status.NOT_ENOUGH_MESSAGES}
@@ -731,10 +739,10 @@ def test_streams_come_and_go_beside_appends_to_memory(server: RunningServer) -> 
     """Appends to Memory streams look at all streams, which change in another thread."""
     with server.client() as client:
         client.create("s", persistence=1, strategyOnFull=1)
-        for n in range(200):
+        for n in range(100):
             client.create(f"x{n}", persistence=1)
         loads = [Load(server, "s") for _ in range(2)]
-        for n in range(200):
+        for n in range(100):
             client.succeed(Op.DELETE, name=f"x{n}")
             client.create(f"y{n}", persistence=1, timeToLiveMillis=60_000)
         for load in loads:

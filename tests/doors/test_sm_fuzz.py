@@ -22,7 +22,7 @@ from conformance.raw_client import RawClient
 from conformance.wire import CONNECT_VERSION, Op, connect_request, decode_response, frame
 
 SOAK = os.environ.get("PENSTOCK_SOAK") == "1"
-EXAMPLES = 20_000 if SOAK else 300
+EXAMPLES = 20_000 if SOAK else 200
 ANSWER_S = 20
 
 pytestmark = pytest.mark.soak

@@ -65,6 +65,9 @@ class FramesResponse(Response):
             logger.info("a bulk read ended early: %s", error or "the client does not read")
             cycle.transport.abort()
             cycle.expected_content_length = 0
+        except asyncio.CancelledError:  # the server stops, and has waited long enough for the client
+            cycle.transport.abort()
+            cycle.expected_content_length = 0
 
     async def _send_files(self, cycle: Any) -> None:
         """Let the kernel copy from the page cache to the socket, in a thread, behind the headers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,14 @@ class PlannerRig(Rig):
             monotonic_s=self.clock.monotonic_s,
         )
 
+    def drain(self) -> None:
+        super().drain()
+        self.run(self._settled())
+
+    async def _settled(self) -> None:
+        while self.planner._tasks:
+            await asyncio.wait(self.planner._tasks)
+
     def create_exported(self, name: str, *exports: Export, messages: int = 0, **fields: Any) -> None:
         self.create(name, exports=exports, **fields)
         self.append_many(name, messages)
@@ -55,6 +64,7 @@ class PlannerRig(Rig):
             return msgspec.structs.replace(info.definition, exports=exports), moved or {}
 
         self.run(self.streams.update(name, change))
+        self.drain()
 
     def lease(self, pipeline: str = "p", *, probing: bool = False, flushes_max: int = 256) -> list[Flush]:
         """What is due right now, as a pipeline would have it: a copy."""
@@ -682,3 +692,198 @@ def test_without_traffic_credit_does_not_grow_without_end(capped_rig: CappedRig)
     capped_rig.clock.advance(1000)
     capped_rig.append_many("s", 1000, bytes(976))
     assert drain_for(capped_rig, 1) <= 30
+
+
+# -- the catalog ------------------------------------------------------------------------------------
+
+
+def stored_status(rig: PlannerRig, stream: str, identifier: str = "e") -> ExportStatus:
+    streams = {stored.definition.name: stored for stored in rig.store.catalog.streams()}
+    return streams[stream].statuses[identifier]
+
+
+def test_reports_that_come_together_are_stored_in_their_order(rig: PlannerRig) -> None:
+    """With the catalog busy, several wait for it; the oldest must not be the last to be written."""
+    rig.create_exported("s", export(), messages=200)
+    flush = rig.lease_one()
+
+    async def report_in_a_row(start: int) -> None:
+        reports = []
+        with rig.store.catalog._lock:
+            for upto in range(start + 1, start + 6):
+                outcome = delivered(flush, upto, since=upto - 1)
+                reports.append(asyncio.ensure_future(rig.planner.report("p", [outcome])))
+                await asyncio.sleep(0.002)
+        await asyncio.gather(*reports)
+
+    for start in range(0, 100, 5):
+        rig.run(report_in_a_row(start))
+        assert stored_status(rig, "s") == rig.status("s")
+        assert rig.store.catalog.flushes()[0].first == start + 5
+
+
+def test_an_export_that_is_moved_while_a_report_is_stored_stays_moved(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=200)
+
+    async def report_and_move(flush: Flush, start: int) -> None:
+        def change(info: StreamInfo) -> tuple[StreamDefinition, dict[str, int]]:
+            changed = export(startSequenceNumber=start)
+            return msgspec.structs.replace(info.definition, exports=(changed,)), {"e": start}
+
+        with rig.store.catalog._lock:
+            reporting = asyncio.ensure_future(rig.planner.report("p", [delivered(flush, start + 50)]))
+            await asyncio.sleep(0.002)
+            updating = asyncio.ensure_future(rig.streams.update("s", change))
+            await asyncio.sleep(0.002)
+        await asyncio.gather(reporting, updating)
+
+    for start in range(1, 20):
+        rig.run(report_and_move(rig.lease_one(), start))
+        rig.drain()
+        assert stored_status(rig, "s").last_exported_sequence_number == start - 1
+    rig.kill()
+    assert ranges(rig.lease()) == [("e", 19, 200)]
+
+
+def test_a_stream_that_is_deleted_while_a_flush_of_it_is_planned(rig: PlannerRig) -> None:
+    """The others in the same lease are not to suffer."""
+    rig.create_exported("gone", export("gone"), messages=3)
+    rig.create_exported("s", export(), messages=3)
+
+    async def lease_and_delete() -> None:
+        with rig.store.catalog._lock:
+            deleting = asyncio.ensure_future(rig.streams.delete("gone"))
+            await asyncio.sleep(0.01)
+            leasing = asyncio.ensure_future(rig.planner.lease(LeaseRequest("p", wait_ms=0)))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(deleting, leasing)
+
+    rig.run(lease_and_delete())
+    rig.clock.advance(LEASE_S + 1)
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+    rig.kill()
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+
+
+def test_while_the_catalog_fails_nothing_is_handed_out(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    rig.store.catalog._database.execute("PRAGMA query_only = ON")
+    assert rig.lease() == []
+    rig.store.catalog._database.execute("PRAGMA query_only = OFF")
+    rig.clock.advance(1)
+    flush = rig.lease_one()
+    assert [row.id for row in rig.store.catalog.flushes()] == [flush.id]
+
+
+def test_what_the_catalog_did_not_take_is_stored_later(rig: PlannerRig) -> None:
+    rig.create_exported("s", export("a"), export("b"), messages=10)
+    a, b = rig.lease()
+    rig.store.catalog._database.execute("PRAGMA query_only = ON")
+    with pytest.raises(sqlite3.Error):
+        rig.deliver(a)
+    rig.store.catalog._database.execute("PRAGMA query_only = OFF")
+    rig.deliver(b)
+    assert stored_status(rig, "s", "a").last_exported_sequence_number == 9
+    assert rig.store.catalog.flushes() == []
+
+
+def test_plans_of_exports_that_went_are_removed(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    rig.lease_one()
+    rig.update("s")
+    rig.drain()
+    assert rig.store.catalog.flushes() == []
+
+
+# -- status messages of S3 tasks --------------------------------------------------------------------
+
+
+def task_export(**settings: Any) -> Export:
+    status = {"statusStreamName": "status", "statusLevel": 2}
+    return export(kind=ExportKind.S3_TASK_EXECUTOR, statusConfig=status, **settings)
+
+
+def test_status_messages_are_appended_once_and_in_order(rig: PlannerRig) -> None:
+    rig.create("status")
+    rig.create_exported("s", task_export(), messages=2)
+    flush = rig.lease_one()
+    first = Outcome(flush.id, flush.attempt, 0, status_messages=["0 in progress"])
+    second = delivered(flush, 1, statuses_before=1, status_messages=["0 done", "1 in progress"])
+    for outcome in (first, first, second, first, second):
+        rig.report(outcome)
+    assert rig.payloads("status") == [b"0 in progress", b"0 done", b"1 in progress"]
+
+
+def test_the_next_attempt_tells_anew(rig: PlannerRig) -> None:
+    rig.create("status")
+    rig.create_exported("s", task_export(), messages=1)
+    rig.fail(rig.lease_one(), status_messages=["in progress"])
+    rig.clock.advance(2)
+    flush = rig.lease_one(probing=True)
+    rig.report(Outcome(flush.id, flush.attempt, 0, status_messages=["in progress"]))
+    assert rig.payloads("status") == [b"in progress", b"in progress"]
+
+
+def test_a_success_is_told_before_it_counts(rig: PlannerRig) -> None:
+    """If the server dies in between, it is told again; the other way round it would never be."""
+    rig.create("status", flush_on_write=True)
+    rig.create_exported("s", task_export(), messages=1)
+    flush = rig.lease_one()
+    hold = rig.disk.hold_syncs("*journal*")
+
+    async def report_and_look() -> bool:
+        outcome = delivered(flush, 1, status_messages=["done"], done=True)
+        reporting = asyncio.ensure_future(rig.planner.report("p", [outcome]))
+        await asyncio.sleep(0.05)
+        counted = stored_status(rig, "s").last_exported_sequence_number == 0
+        hold.let_go()
+        await reporting
+        return counted
+
+    assert not rig.run(report_and_look())
+    assert stored_status(rig, "s").last_exported_sequence_number == 0
+    assert rig.payloads("status") == [b"done"]
+
+
+@pytest.mark.parametrize("trouble", ["full", "deleted"])
+def test_a_status_stream_that_takes_nothing_holds_up_nothing(rig: PlannerRig, trouble: str) -> None:
+    rig.create("status", max_size_bytes=1024)
+    rig.create_exported("s", task_export(), messages=1)
+    if trouble == "full":
+        rig.append("status", bytes(990))
+    else:
+        rig.run(rig.streams.delete("status"))
+    flush = rig.lease_one()
+    rig.report(delivered(flush, status_messages=["in progress", "done"], done=True))
+    assert rig.status("s").last_exported_sequence_number == 0
+    assert rig.lease() == []
+
+
+# -- damage -----------------------------------------------------------------------------------------
+
+
+def test_damage_is_found_wherever_in_the_flush_it_is(rig: PlannerRig) -> None:
+    """Not only at its beginning: or the same flush would meet it again and again."""
+    rig.create_exported("s", export())
+    for n in range(10):
+        rig.append("s", b"message %d" % n)
+    stream = rig.store.streams["s"]
+    path = stream.segments[0].path
+    for bad in (b"message 4", b"message 7"):
+        rig.disk.flip(path, bytes(rig.disk.inode(path).cached).index(bad))
+    rig.fail(rig.lease_one(), error="stored messages are damaged", damaged=True)
+    assert [gap.first for gap in stream.gaps()] == [4, 7]
+
+
+def test_an_export_that_goes_while_its_damage_is_looked_for(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    flush = rig.lease_one()
+
+    async def report_and_remove() -> ReportAnswer:
+        outcome = failed(flush, damaged=True)
+        reporting = asyncio.ensure_future(rig.planner.report("p", [outcome]))
+        await asyncio.sleep(0)
+        await rig.streams.delete("s")
+        return await reporting
+
+    assert rig.run(report_and_remove()).positions.keys() <= {flush.id}

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,7 +18,7 @@ from functools import partial
 import msgspec
 
 from penstock.catalog import FlushRow
-from penstock.errors import InvalidRequest, PenstockError
+from penstock.errors import CorruptMessages, InvalidRequest, PenstockError
 from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer, batch_size
 from penstock.log.stream import Stream
 from penstock.model import Export, ExportKind, ExportStatus, Persistence, StreamDefinition, StreamInfo
@@ -32,6 +33,7 @@ FLUSH_BYTES_MAX = 64 * 1024 * 1024
 TASKS_MAX = 16  # S3 file tasks in one flush
 LAST_PRIORITY = 11
 NUMBER_BITS = 48
+DAMAGE_READ_BYTES = 1024 * 1024
 
 
 class ExportRun:
@@ -139,6 +141,10 @@ class Planner:
         self._sleepers: set[asyncio.Event] = set()  # leases that wait for something to become due
         self._closing = False
         self._planning = asyncio.Lock()
+        self._unnoted: dict[ExportRun, None] = {}  # in memory ahead of the catalog
+        self._finished: list[int] = []  # flushes that the catalog still has
+        self._noting = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
         rows = self._store.catalog.flushes()
         # Pipelines outlive servers: what they report of a flush must not be taken for that of another one.
         self._next_flush_id = secrets.randbits(NUMBER_BITS)
@@ -171,12 +177,17 @@ class Planner:
             if runs.get(key) is not run:
                 self._forget_flush(run)
         self._runs = runs
+        if self._noting.locked():
+            # What is being noted may be of before the change, and be stored behind it: note all once more.
+            self._unnoted |= dict.fromkeys(runs.values())
+            self._note_soon()
         self._wake()
 
     def _forget_flush(self, run: ExportRun) -> None:
         if run.flush is not None:
             self._by_flush.pop(run.flush.id, None)
-            self._loop.run_in_executor(None, self._store.catalog.remove_flush, run.flush.id)
+            self._finished.append(run.flush.id)
+            self._note_soon()
         run.flush = run.holder = None
 
     def _adopt(self, row: FlushRow) -> None:
@@ -279,15 +290,8 @@ class Planner:
         due.sort(key=lambda run: (run.priority, run.pending_since_s or 0.0))
         chosen = self._within_bandwidth(due[: request.flushes_max], now_s)
         new = [run for run in chosen if run.flush is None]
-        for run in new:
-            self._plan_flush(run)
         if new:
-            rows = [
-                FlushRow(f.id, run.stream.key, f.identifier, f.first, f.next, f.planned_ms, f.nonce)
-                for run in new
-                if (f := run.flush) is not None
-            ]
-            await asyncio.to_thread(self._store.catalog.add_flushes, rows)
+            await self._plan_flushes(new)
         flushes = []
         for run in chosen:
             flush = run.flush
@@ -300,7 +304,28 @@ class Planner:
             flushes.append(flush)
         return flushes
 
-    def _plan_flush(self, run: ExportRun) -> None:
+    async def _plan_flushes(self, runs: list[ExportRun]) -> None:
+        """Afterwards each run has a flush that is in the catalog, or none."""
+        rows = []
+        for run in runs:
+            flush = self._plan_flush(run)
+            rows.append(
+                FlushRow(
+                    flush.id, run.stream.key, flush.identifier,
+                    flush.first, flush.next, flush.planned_ms, flush.nonce,
+                )
+            )  # fmt: skip
+        try:
+            await asyncio.to_thread(self._store.catalog.add_flushes, rows)
+        except sqlite3.Error as error:
+            logger.error("the catalog failed (%s): nothing is handed out for now; check the disk", error)
+            for run, row in zip(runs, rows, strict=True):
+                self._by_flush.pop(row.id, None)
+                run.flush = None
+                run.not_before_s = self.monotonic_s() + BACKOFF_FIRST_S
+        self._finished += [row.id for row in rows if row.id not in self._by_flush]
+
+    def _plan_flush(self, run: ExportRun) -> Flush:
         done = run.status.last_exported_sequence_number
         first, behind = run.next_range(self._flush_bytes_max)
         if done >= 0 and first > done + 1:
@@ -312,6 +337,7 @@ class Planner:
         run.flush = self._new_flush(run, number, first, behind, self._store.wall_ms(), secrets.token_hex(8))
         run.pending_since_s = None if behind >= run.stream.visible_next else self.monotonic_s()
         self._by_flush[number] = run
+        return run.flush
 
     def _within_bandwidth(self, due: list[ExportRun], now_s: float) -> list[ExportRun]:
         """As many as the average rate allows: credit grows with time, and a flush may overdraw it once."""
@@ -335,37 +361,66 @@ class Planner:
     async def report(self, pipeline: str, outcomes: Iterable[Outcome]) -> ReportAnswer:
         """Take note of what happened, durably. Hearing the same twice changes nothing."""
         self.renew(pipeline)
-        cancelled: list[int] = []
-        positions: dict[int, int] = {}
-        touched: list[ExportRun] = []
-        finished: list[int] = []
+        answer = ReportAnswer([], {})
+        statuses: list[_StatusSink] = []
         for outcome in outcomes:
+            if outcome.damaged:
+                await self._look_at_damage(outcome.flush)
             run = self._by_flush.get(outcome.flush)
             if run is None or run.flush is None:
-                cancelled.append(outcome.flush)
+                answer.cancelled.append(outcome.flush)
                 continue
             present = outcome.attempt == run.flush.attempt
-            self._apply(run, outcome, present)
-            touched.append(run)
-            positions[outcome.flush] = run.flush.first
+            statuses += self._append_status_messages(run, self._apply(run, outcome, present))
+            answer.positions[outcome.flush] = run.flush.first
             if run.export.disabled or not present:
-                cancelled.append(outcome.flush)
-            if outcome.damaged:
-                await asyncio.to_thread(self._look_at_damage, run)
+                answer.cancelled.append(outcome.flush)
+            self._unnoted[run] = None
             if run.flush.first >= run.flush.next:
                 self._finish(run)
-                finished.append(outcome.flush)
             elif present:
                 self._follow_attempt(run, outcome, pipeline)
-        statuses = [(run.stream.key, run.status) for run in touched]
-        moved = [(run.flush.id, run.flush.first) for run in touched if run.flush is not None]
-        if touched:
-            await asyncio.to_thread(self._store.catalog.note_progress, statuses, moved, finished)
-            self._wake()
-        return ReportAnswer(cancelled, positions)
+        for status in statuses:  # first: a task that counts as done is never told of again
+            await status.stored
+        await self._note_progress()
+        return answer
 
-    def _apply(self, run: ExportRun, outcome: Outcome, present: bool) -> None:
-        """What was delivered is delivered, whoever did it: also by an attempt that nobody waits for any more."""
+    async def _note_progress(self) -> None:
+        """Write down what has changed since the last time, in the order it changed."""
+        async with self._noting:
+            runs, self._unnoted = self._unnoted, {}
+            finished, self._finished = self._finished, []
+            if not runs and not finished:
+                return  # somebody else's note had ours too
+            present = [run for run in runs if self._runs.get(run.key) is run]
+            statuses = [(run.stream.key, msgspec.structs.replace(run.status)) for run in present]
+            moved = [(run.flush.id, run.flush.first) for run in present if run.flush is not None]
+            try:
+                await asyncio.to_thread(self._store.catalog.note_progress, statuses, moved, finished)
+            except sqlite3.Error:
+                self._unnoted = {**runs, **self._unnoted}
+                self._finished = finished + self._finished
+                raise
+        self._wake()
+
+    def _note_soon(self) -> None:
+        task = self._loop.create_task(self._note_quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _note_quietly(self) -> None:
+        try:
+            await self._note_progress()
+        except sqlite3.Error as error:
+            logger.error(
+                "the catalog failed (%s): what exports have done is noted later; check the disk", error
+            )
+
+    def _apply(self, run: ExportRun, outcome: Outcome, present: bool) -> list[str]:
+        """What was delivered is delivered, whoever did it: also by an attempt that nobody waits for any more.
+
+        Returns the status messages that are new.
+        """
         flush, status = run.flush, run.status
         assert flush is not None
         heard = run.statuses_heard if present else 0
@@ -384,12 +439,13 @@ class Planner:
             if outcome.messages:
                 status.last_export_time_ms = self._store.wall_ms()
         elif not present:
-            return
-        self._append_status_messages(run, texts)
+            return []
+        return texts
 
     def _finish(self, run: ExportRun) -> None:
         assert run.flush is not None
         del self._by_flush[run.flush.id]
+        self._finished.append(run.flush.id)
         run.flush = run.holder = None
         run.failures = 0
         run.not_before_s = 0.0
@@ -409,18 +465,19 @@ class Planner:
             wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
             run.not_before_s = self.monotonic_s() + wait_s
 
-    def _append_status_messages(self, run: ExportRun, texts: list[str]) -> None:
+    def _append_status_messages(self, run: ExportRun, texts: list[str]) -> list[_StatusSink]:
         name = run.export.status_stream_name
         if name is None or not texts:
-            return
-        self._streams.append(name, [text.encode() for text in texts], _StatusSink(name))
+            return []
+        sink = _StatusSink(name, len(texts), self._loop.create_future())
+        self._streams.append(name, [text.encode() for text in texts], sink)
+        return [sink]
 
-    def _look_at_damage(self, run: ExportRun) -> None:
-        """Read where the pipeline could not: the log then knows the damage and hands it out no more."""
-        try:
-            run.stream.read(run.position, 1, 1)
-        except PenstockError as error:
-            logger.error("export %s: %s", run.key, error)
+    async def _look_at_damage(self, number: int) -> None:
+        """Read what the pipeline could not: the log then knows the damage and hands it out no more."""
+        run = self._by_flush.get(number)
+        if run is not None and run.flush is not None:
+            await asyncio.to_thread(_find_damage, run.stream, run.flush.first, run.flush.next)
 
     # -- operators ----------------------------------------------------------------------------------
 
@@ -475,14 +532,36 @@ def _moved(identifier: str, position: int, info: StreamInfo) -> tuple[StreamDefi
     return msgspec.structs.replace(info.definition, exports=exports), {identifier: position}
 
 
+def _find_damage(stream: Stream, first: int, behind: int) -> None:
+    sequence = first
+    while sequence < behind:
+        try:
+            reading = stream.read(sequence, behind - sequence, DAMAGE_READ_BYTES)
+        except CorruptMessages as error:
+            logger.error("stream %s: %s", stream.definition.name, error)
+            sequence = error.next_readable
+        except PenstockError as error:
+            logger.error("stream %s: %s", stream.definition.name, error)
+            return
+        else:
+            if reading.next_sequence <= sequence:
+                return
+            sequence = reading.next_sequence
+
+
 class _StatusSink:
     """Status messages that cannot be stored are lost with a line in the log; they never hold up a delivery."""
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, count: int, stored: asyncio.Future[None]) -> None:
         self._stream = stream
+        self._left = count
+        self.stored = stored
 
     def appended(self, first_sequence: int, count: int) -> None:
-        pass
+        self._left -= count
+        if self._left <= 0 and not self.stored.done():
+            self.stored.set_result(None)
 
     def append_failed(self, count: int, error: PenstockError) -> None:
         logger.warning("%d status messages for stream %s were dropped: %s", count, self._stream, error)
+        self.appended(-1, count)

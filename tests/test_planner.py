@@ -377,6 +377,34 @@ def test_after_a_success_the_wait_is_short_again(rig: PlannerRig) -> None:
     assert wait_s(rig) <= 1.0
 
 
+def test_an_attempt_that_delivers_a_part_does_not_lengthen_the_wait(rig: PlannerRig) -> None:
+    """A destination that takes less than it gets is slow, not dead."""
+    rig.create_exported("s", export(), messages=100)
+    for attempt in range(8):
+        flush = rig.lease_one(probing=attempt > 0)
+        rig.report(delivered(flush, flush.first + 1))
+        rig.fail(flush, error="throttled")
+        assert wait_s(rig) <= 1.0
+        rig.clock.advance(1)
+
+
+@pytest.mark.parametrize("changed", [{"uri": "http://127.0.0.1:2/"}, {"priority": 1}, {"disabled": True}])
+def test_an_update_of_the_export_ends_the_wait(rig: PlannerRig, changed: dict[str, Any]) -> None:
+    """Whoever mends the address does not want to wait five minutes for the next try."""
+    rig.create_exported("s", export(), messages=3)
+    rig.fail(rig.lease_one(), permanent=True)
+    rig.update("s", export(**changed))
+    rig.update("s", export(**{**changed, "disabled": False}))
+    assert ranges(rig.lease()) == [("e", 0, 3)]
+
+
+def test_an_update_of_something_else_does_not_end_the_wait(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(), messages=3)
+    rig.fail(rig.lease_one(), permanent=True)
+    rig.update("s", export(), export("other", disabled=True))
+    assert rig.lease() == rig.lease(probing=True) == []
+
+
 def test_the_error_is_shown_until_something_is_delivered(rig: PlannerRig) -> None:
     rig.create_exported("s", export(), messages=3)
     rig.fail(rig.lease_one())

@@ -46,6 +46,7 @@ class ExportRun:
         self.flush: Flush | None = None
         self.holder: str | None = None  # the pipeline that has the flush
         self.attempt_ended = True
+        self.progressed = False  # the present attempt has delivered something
         self.statuses_heard = 0  # status messages of the present attempt
         self.failures = 0
         self.not_before_s = 0.0
@@ -170,6 +171,8 @@ class Planner:
                 elif status.last_exported_sequence_number != run.status.last_exported_sequence_number:
                     # The position was moved by hand: what was planned from the old one is void.
                     self._forget_flush(run)
+                if export.settings != run.export.settings:
+                    run.failures, run.not_before_s = 0, 0.0  # whatever was wrong may be right now
                 run.export, run.status = export, status
                 runs[run.key] = run
             stream.exported = bool(stream.definition.exports)
@@ -300,7 +303,7 @@ class Planner:
             flush.attempt += 1
             flush.settings = run.export.settings
             run.holder = request.pipeline
-            run.attempt_ended, run.statuses_heard = False, 0
+            run.attempt_ended, run.progressed, run.statuses_heard = False, False, 0
             flushes.append(flush)
         return flushes
 
@@ -436,6 +439,7 @@ class Planner:
             status.skipped_messages += outcome.skipped
             status.last_exported_sequence_number = max(status.last_exported_sequence_number, flush.first - 1)
             status.error_message = outcome.error
+            run.progressed = run.progressed or present
             if outcome.messages:
                 status.last_export_time_ms = self._store.wall_ms()
         elif not present:
@@ -460,7 +464,7 @@ class Planner:
         run.attempt_ended = True
         run.holder = None
         if outcome.error:
-            run.failures += 1
+            run.failures = 1 if run.progressed else run.failures + 1
             wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(run.failures - 1, 12))
             wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
             run.not_before_s = self.monotonic_s() + wait_s

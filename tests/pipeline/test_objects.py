@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -256,6 +257,22 @@ def test_an_object_is_on_disk_before_put_returns(tmp_path: Path, monkeypatch: py
     assert events.count("sync file") == 2
     assert "sync /bucket" in events[:named]
     assert events[named + 1 :] == ["sync /bucket/a"]
+
+
+def test_many_may_write_at_the_same_time(tmp_path: Path) -> None:
+    """Also objects that are in each other's way, over and over."""
+    keys = ["a", "a/b", "a/b/c", "d/e"]
+    store = FolderStore(tmp_path)
+
+    def write(key: str) -> None:
+        for number in range(20):
+            store.put("bucket", key, f"{key} {number}".encode(), {"n": str(number)})
+
+    with ThreadPoolExecutor(len(keys)) as threads:
+        list(threads.map(write, keys))
+    assert store.keys("bucket") == keys
+    assert [store.get("bucket", key) for key in keys] == [(f"{key} 19".encode(), {"n": "19"}) for key in keys]
+    assert list((tmp_path / "bucket" / ".%uploads").iterdir()) == []
 
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ FLUSH_BYTES_MAX = 64 * 1024 * 1024
 TASKS_MAX = 16  # S3 file tasks in one flush
 LAST_PRIORITY = 11
 NUMBER_BITS = 48
+NOTE_LATER_S = 0.1
 DAMAGE_READ_BYTES = 1024 * 1024
 
 
@@ -51,6 +52,7 @@ class ExportRun:
         self.failures = 0
         self.not_before_s = 0.0
         self.pending_since_s: float | None = None
+        self.accounted_next = self.position  # what became of all messages before is known
 
     @property
     def key(self) -> tuple[int, str]:
@@ -81,6 +83,14 @@ class ExportRun:
         if self.failures:
             return "failing"
         return "waiting" if self.waiting_messages else "idle"
+
+    def lose(self, messages: int) -> None:
+        if messages > 0:
+            self.status.lost_messages += messages
+            logger.warning(
+                "stream %s: %d messages were deleted before export %s had them",
+                self.stream.definition.name, messages, self.export.identifier,
+            )  # fmt: skip
 
     def due_at_s(self, now_s: float) -> float | None:
         """When the export can be handed out next; None if that depends on something else happening."""
@@ -145,6 +155,7 @@ class Planner:
         self._unnoted: dict[ExportRun, None] = {}  # in memory ahead of the catalog
         self._finished: list[int] = []  # flushes that the catalog still has
         self._noting = asyncio.Lock()
+        self._note_due = False
         self._tasks: set[asyncio.Task[None]] = set()
         rows = self._store.catalog.flushes()
         # Pipelines outlive servers: what they report of a flush must not be taken for that of another one.
@@ -159,6 +170,7 @@ class Planner:
     def definitions_changed(self) -> None:
         """Streams or exports came, went or changed: exports that stay go on where they are."""
         runs: dict[tuple[int, str], ExportRun] = {}
+        moved = []
         for name, stream in self._store.streams.items():
             statuses = self._store.statuses[name]
             for export in stream.definition.exports:
@@ -171,11 +183,14 @@ class Planner:
                 elif status.last_exported_sequence_number != run.status.last_exported_sequence_number:
                     # The position was moved by hand: what was planned from the old one is void.
                     self._forget_flush(run)
+                    moved.append(run)
                 if export.settings != run.export.settings:
                     run.failures, run.not_before_s = 0, 0.0  # whatever was wrong may be right now
                 run.export, run.status = export, status
                 runs[run.key] = run
             stream.exported = bool(stream.definition.exports)
+        for run in moved:
+            run.accounted_next = run.position
         for key, run in self._runs.items():
             if runs.get(key) is not run:
                 self._forget_flush(run)
@@ -199,7 +214,8 @@ class Planner:
         if run is None or run.flush is not None or not self._still_holds(row, run):
             self._store.catalog.remove_flush(row.id)
             return
-        run.flush = self._new_flush(run, row.id, run.position, row.next, row.planned_ms, row.nonce)
+        run.accounted_next = row.first
+        run.flush = self._new_flush(run, row.id, row.first, row.next, row.planned_ms, row.nonce)
         self._by_flush[row.id] = run
 
     def _still_holds(self, row: FlushRow, run: ExportRun) -> bool:
@@ -227,9 +243,26 @@ class Planner:
         now_s = self.monotonic_s()
         for export in stream.definition.exports:
             run = self._runs.get((stream.key, export.identifier))
-            if run is not None and run.pending_since_s is None:
+            if run is None:
+                continue
+            if run.pending_since_s is None:
                 run.pending_since_s = now_s
+            self._note_loss(run)
         self._wake()
+
+    def _note_loss(self, run: ExportRun) -> None:
+        """Count messages that were deleted before anybody could export them."""
+        oldest = run.stream.oldest_sequence
+        if oldest <= run.accounted_next or run.holder is not None:  # its holder may have had them before
+            return
+        run.lose(oldest - run.accounted_next)
+        run.accounted_next = oldest
+        if run.flush is not None:
+            run.flush.first = min(oldest, run.flush.next)
+            if run.flush.first == run.flush.next:
+                self._forget_flush(run)
+        self._unnoted[run] = None
+        self._note_soon()
 
     # -- leasing ------------------------------------------------------------------------------------
 
@@ -287,6 +320,7 @@ class Planner:
         now_s = self.monotonic_s()
         due = []
         for run in self._runs.values():
+            self._note_loss(run)
             at_s = run.due_at_s(now_s)
             if at_s is not None and at_s <= now_s and bool(run.failures) == request.probing:
                 due.append(run)
@@ -329,12 +363,8 @@ class Planner:
         self._finished += [row.id for row in rows if row.id not in self._by_flush]
 
     def _plan_flush(self, run: ExportRun) -> Flush:
-        done = run.status.last_exported_sequence_number
         first, behind = run.next_range(self._flush_bytes_max)
-        if done >= 0 and first > done + 1:
-            lost = first - done - 1
-            run.status.lost_messages += lost
-            logger.warning("export %s: %d messages were deleted before they were exported", run.key, lost)
+        run.accounted_next = first
         number = self._next_flush_id
         self._next_flush_id += 1
         run.flush = self._new_flush(run, number, first, behind, self._store.wall_ms(), secrets.token_hex(8))
@@ -407,11 +437,15 @@ class Planner:
         self._wake()
 
     def _note_soon(self) -> None:
-        task = self._loop.create_task(self._note_quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if not self._note_due:
+            self._note_due = True
+            task = self._loop.create_task(self._note_later())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _note_quietly(self) -> None:
+    async def _note_later(self) -> None:
+        await asyncio.sleep(NOTE_LATER_S)
+        self._note_due = False
         try:
             await self._note_progress()
         except sqlite3.Error as error:
@@ -433,7 +467,10 @@ class Planner:
             if outcome.error:
                 status.error_message = outcome.error
         if outcome.next > flush.first:
-            flush.first = min(outcome.next, flush.next)
+            before, flush.first = flush.first, min(outcome.next, flush.next)
+            unseen = flush.first - before - outcome.messages - outcome.skipped
+            run.lose(min(unseen, run.stream.oldest_sequence - before))
+            run.accounted_next = flush.first
             status.exported_messages += outcome.messages
             status.exported_bytes += outcome.payload_bytes
             status.skipped_messages += outcome.skipped
@@ -486,6 +523,8 @@ class Planner:
     # -- operators ----------------------------------------------------------------------------------
 
     def runs(self) -> list[ExportRun]:
+        for run in self._runs.values():
+            self._note_loss(run)
         return list(self._runs.values())
 
     def retry_now(self, stream: str, identifier: str) -> bool:

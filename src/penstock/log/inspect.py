@@ -56,7 +56,9 @@ def _folders(data_dir: Path) -> list[_Folder]:
     catalog = data_dir / "catalog.sqlite3"
     if not catalog.exists():
         raise PenstockError(f"{data_dir} is not a data directory of Penstock: it has no catalog.sqlite3")
-    database = sqlite3.connect(f"file:{catalog}?mode=ro", uri=True)
+    # A catalog that nobody has open is read as it is; SQLite would leave files of its own beside it.
+    in_use = catalog.with_name(catalog.name + "-wal").exists()
+    database = sqlite3.connect(f"file:{catalog}?{'mode=ro' if in_use else 'immutable=1'}", uri=True)
     try:
         rows = database.execute("SELECT key, definition FROM streams ORDER BY name").fetchall()
     except sqlite3.Error as error:
@@ -94,16 +96,20 @@ def _verify_segment(folder: _Folder, name: str, *, is_last: bool) -> SegmentRepo
     size_bytes = file.size_bytes()
     file.close()
     sealed = name.endswith(SEALED_SUFFIX)
-    problems = [f"messages {gap.first} to {gap.next_readable - 1} are damaged" for gap in scan.gaps]
+    problems = [f"{len(scan.gaps)} damaged places"] if scan.gaps else []
+    gaps = [(gap.first, gap.next_readable) for gap in scan.gaps]
+    if scan.unreadable:
+        problems.append("the disk cannot read all of it")
     next_sequence = scan.headers[-1][1].next_sequence if scan.headers else base
     if sealed:
         trailer = Segment.open_sealed(OsFiles(), path, folder.key, base)
         if trailer is None:
             problems.append("the index is damaged or missing; the server reads the whole segment instead")
         elif trailer.next_sequence > next_sequence:
-            problems.append(f"messages {next_sequence} to {trailer.next_sequence - 1} are damaged")
+            problems.append("its end is damaged")
+            gaps.append((next_sequence, trailer.next_sequence))
             next_sequence = trailer.next_sequence
-    elif scan.tail_bytes and not is_last:
+    elif scan.tail_bytes and not (is_last and scan.tail_is_torn):
         problems.append(f"{scan.tail_bytes} bytes at the end hold no message")
     state = "quarantined" if problems else "sealed" if sealed else "active"
     return SegmentReport(
@@ -116,7 +122,7 @@ def _verify_segment(folder: _Folder, name: str, *, is_last: bool) -> SegmentRepo
         messages=sum(header.message_count for _, header in scan.headers),
         size_bytes=size_bytes,
         problems=problems,
-        gaps=[],
+        gaps=gaps,
     )
 
 

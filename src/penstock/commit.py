@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageFailed
 from penstock.log.files import Buffer
 from penstock.log.frame import OVERHEAD_BYTES_PER_MESSAGE
 from penstock.log.segment import Segment, WrittenFrame
@@ -118,12 +118,15 @@ class _Call:
     def __init__(self, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         self._work = work
         self._outcome: Any = None
-        self._error: Exception | None = None
+        self._error: Exception | None = StorageFailed(
+            "the server failed inside before it came to this request"
+        )
         self.future = future
 
     def run(self) -> None:
         try:
             self._outcome = self._work()
+            self._error = None
         except Exception as error:  # carried to the one who asked for the work
             self._error = error
 
@@ -272,15 +275,26 @@ class Committer:
             call.run()
 
     def _write_finished(self, batches: list[Batch], calls: list[_Call], done: asyncio.Future[None]) -> None:
-        done.result()
         self._writing = False
-        if calls:
+        unexpected = done.exception()
+        if unexpected is not None:
+            self._fail_unwritten(batches, unexpected)
+        if calls or unexpected is not None:
             self._settle_all()
         self._after_write(batches)
         for call in calls:
             call.settle()
         if self._staged or self._calls:
             self._schedule()
+
+    def _fail_unwritten(self, batches: list[Batch], unexpected: BaseException) -> None:
+        """A fault of ours in the write thread: those who wait hear of it, and everybody else goes on."""
+        logger.critical("the write thread failed", exc_info=unexpected)
+        error = StorageFailed(f"the server failed inside ({unexpected!r}); the message may not be stored")
+        for batch in batches:
+            if batch.written is _NOTHING_WRITTEN:
+                batch.stream.write_next = batch.first_sequence + len(batch.payloads)
+                batch.written = Written([], batch.first_sequence, error)
 
     def _settle_all(self) -> None:
         """Sizes and rules may have changed: admission must look at them again."""

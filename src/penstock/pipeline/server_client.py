@@ -84,17 +84,18 @@ class ServerClient:
 
     def file_size(self, url: str) -> int:
         """Size of a local file of the server's machine, if tasks may read it."""
-        status, headers, body = self._request("HEAD", f"/v1/files?{urlencode({'url': url})}")
-        if status != 200:
-            status, _, body = self._request("GET", f"/v1/files?{urlencode({'url': url})}")
-            raise FileRefused(_error_of(body))
+        query = urlencode({"url": url})
+        status, headers, _ = self._request("HEAD", f"/v1/files?{query}")
+        if status != 200:  # an answer to HEAD has no room for the reason
+            status, _, body = self._request("GET", f"/v1/files?{query}&size=1")
+            raise _file_error(status, body)
         return int(headers["penstock-file-size"])
 
     def file_part(self, url: str, offset: int, size_bytes: int) -> bytes:
         query = urlencode({"url": url, "offset": offset, "size": size_bytes})
         status, _, body = self._request("GET", f"/v1/files?{query}")
         if status != 200:
-            raise FileRefused(_error_of(body))
+            raise _file_error(status, body)
         return body
 
     def get(self, path: str, kind: type[T]) -> T:
@@ -138,6 +139,12 @@ class ServerClient:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
             self._local.connection = connection
         return connection
+
+
+def _file_error(status: int, body: bytes) -> PenstockError:
+    """Only what the server says about the file itself ends a task; its own troubles do not."""
+    text = _error_of(body)
+    return FileRefused(text) if status in (400, 403, 404, 416) else ServerLost(f"{status}: {text}")
 
 
 def _error_of(body: bytes) -> str:

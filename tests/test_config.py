@@ -9,14 +9,18 @@ import msgspec
 import pytest
 
 from penstock.config import (
+    HTTP_TOKEN_FILE_NAME,
     SETTINGS,
     Settings,
     env_name,
     load_client_tokens,
+    load_http_token,
+    load_http_url,
     load_server_address,
     load_settings,
     parse_size_bytes,
 )
+from penstock.doors.http.access import load_or_create_token
 from penstock.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -102,6 +106,14 @@ def test_paths_are_relative_to_what_names_them(tmp_path: Path) -> None:
         ("http_port = true", r"True is not a port"),
         ("authenticate_client = 'maybe'", r"'maybe' is not true or false"),
         ("http_port = ", r"penstock\.toml is not valid TOML"),
+        ("exports = 1", r"'exports' must be a table"),
+        ("exports.partition_key = {}", r"unknown key 'partition_key'; did you mean 'partition_keys'\?"),
+        ("exports.partition_keys = 'x'", r"'x' is not a table of"),
+        ("exports.partition_keys = {e = 1}", r"is not a table of .*default \(none\)"),
+        ("object_store = 'file://here'", r"is not s3, or file:// and an absolute path"),
+        ("pipeline_master = 'mesos'", r"is not a Spark master"),
+        ("pipeline_remote = 'host'", r"is not a Spark Connect server"),
+        ("pipeline_heap = '449m'", r"'449m' is not a Java heap size from 480m on"),
         ("message_size_max_bytes = '64 parsecs'", r"'64 parsecs' is not a size from 1 to"),
     ],
 )
@@ -203,6 +215,68 @@ def test_address_of_the_server(
     assert load_server_address(server, env, tmp_path) == address
 
 
+@pytest.mark.parametrize(
+    ("url", "env", "found"),
+    [
+        (None, {}, "http://127.0.0.1:8080"),
+        ("http://edge-7", {"PENSTOCK_HTTP_PORT": "1"}, "http://edge-7:8080"),
+        ("http://edge-7:9000/", {}, "http://edge-7:9000"),
+        ("http://[::1]:9000", {}, "http://[::1]:9000"),
+        (None, {"PENSTOCK_HOST": "::", "PENSTOCK_HTTP_PORT": "9001"}, "http://[::1]:9001"),
+    ],
+)
+def test_url_of_the_server(tmp_path: Path, url: str | None, env: dict[str, str], found: str) -> None:
+    assert load_http_url(url, "--http", env, tmp_path) == found
+
+
+def test_an_unknown_http_port_must_be_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--http http://HOST:PORT"):
+        load_http_url(None, "--http", {"PENSTOCK_HTTP_PORT": "0"}, tmp_path)
+
+
+def test_order_of_http_tokens(tmp_path: Path) -> None:
+    data_dir = tmp_path / "penstock-data"
+    data_dir.mkdir()
+    env = {"PENSTOCK_CLIENT_TOKEN": "4"}
+    assert load_http_token(None, None, env, tmp_path) == "4"
+    load_or_create_token(data_dir)
+    (data_dir / HTTP_TOKEN_FILE_NAME).write_text("3\n")
+    assert load_http_token(None, None, env, tmp_path) == "3"
+    env["PENSTOCK_HTTP_TOKEN"] = "2"
+    assert load_http_token(None, None, env, tmp_path) == "2"
+    (tmp_path / "tokens").write_text("1\n")
+    assert load_http_token(tmp_path / "tokens", None, env, tmp_path) == "1"
+
+
+def test_the_data_directory_of_the_http_token(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('data_dir = "by-file"')
+    for name in ("by-file", "by-env", "by-flag"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / HTTP_TOKEN_FILE_NAME).write_text(name)
+    env = {"PENSTOCK_DATA_DIR": "by-env"}
+    assert load_http_token(None, tmp_path / "by-flag", env, tmp_path) == "by-flag"
+    assert load_http_token(None, None, env, tmp_path) == "by-env"
+    assert load_http_token(None, None, {}, tmp_path) == "by-file"
+    with pytest.raises(ConfigError, match="--token-file"):
+        load_http_token(None, tmp_path / "nowhere", {}, tmp_path)
+
+
+def test_the_object_store_is_in_the_data_directory_unless_named(tmp_path: Path) -> None:
+    assert load_settings({"data_dir": "d"}, {}, tmp_path).object_store_url == f"file://{tmp_path}/d/objects"
+    assert load_settings({}, {"PENSTOCK_OBJECT_STORE": "s3"}, tmp_path).object_store_url == "s3"
+    assert load_settings({"object_store": "file:///o"}, {}, tmp_path).object_store_url == "file:///o"
+
+
+@pytest.mark.parametrize(
+    "content", ['exports.partition_keys.e = "$.a"', '[exports.partition_keys]\ne = "$.a"']
+)
+def test_partition_keys(tmp_path: Path, content: str) -> None:
+    (tmp_path / "penstock.toml").write_text(content)
+    assert load_settings({}, {}, tmp_path).partition_keys == {"e": "$.a"}
+    by_env = load_settings({}, {"PENSTOCK_PARTITION_KEYS": '{"f": "{stream}"}'}, tmp_path)
+    assert by_env.partition_keys == {"f": "{stream}"}
+
+
 @pytest.mark.parametrize("server", [":1", "a:", "a:b", "a:0", "a:65536", ""])
 def test_not_an_address(tmp_path: Path, server: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
@@ -218,9 +292,15 @@ def test_the_example_file_shows_every_setting_with_its_default(tmp_path: Path) -
     example = ROOT / "examples" / "penstock.toml"
     set_in_example = msgspec.toml.decode(example.read_bytes())
     without_default = {"client_tokens_file", "exporter_max_bandwidth_kbps", "read_only_dirs"}
-    assert set_in_example.keys() == SETTINGS.keys() - without_default
+    without_default |= {"pipeline_remote", "pipeline_parallelism", "object_store"}
+    assert set_in_example.keys() == SETTINGS.keys() - without_default - {"partition_keys"}
     for name in without_default:
         assert re.search(rf"^# {name} = ", example.read_text(), re.MULTILINE)
+    uncommented = re.sub(r"^# (?=\w+ = |\[)", "", example.read_text(), flags=re.MULTILINE)
+    (tmp_path / "all.toml").write_text(re.sub(r"^# (?=to-kinesis)", "", uncommented, flags=re.MULTILINE))
+    everything = load_settings({"config": "all.toml"}, {}, tmp_path)
+    assert everything.partition_keys == {"to-kinesis": "$.device"}
+    assert None not in msgspec.structs.asdict(everything).values()
     loaded = load_settings({"config": str(example)}, {}, tmp_path)
     assert msgspec.structs.replace(loaded, data_dir=tmp_path) == Settings(data_dir=tmp_path)
 

@@ -213,6 +213,9 @@ def test_defaults_of_settings() -> None:
     actual = msgspec.structs.asdict(Settings(data_dir=Path("penstock-data")))
     actual["data_dir"] = "./penstock-data"
     actual["read_only_dirs"] = actual["read_only_dirs"] or None
+    actual["partition_keys"] = actual["partition_keys"] or None
+    actual["object_store"] = "file://<data_dir>/objects"
+    actual["pipeline_parallelism"] = "CPUs"
     assert documented == actual
 
 

@@ -25,6 +25,7 @@ GIB = 1024 * MIB
 
 DEFAULT_DATA_DIR = "penstock-data"
 DEFAULT_CONFIG_FILE = "penstock.toml"
+HEAP_MIN_MIB = 480  # Spark refuses to start with less than 450 MiB, of which the collector keeps some back
 HTTP_TOKEN_FILE_NAME = "http-token"  # noqa: S105
 S3_MIN_PART_SIZE_BYTES = 5 * MIB
 
@@ -53,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_master: str = "local[*]"
     pipeline_remote: str | None = None
     pipeline_heap: str = "512m"
+    pipeline_parallelism: int | None = None
     log_level: str = "INFO"
 
     @property
@@ -150,6 +152,13 @@ def _matching(pattern: str) -> Parser:
     return matched
 
 
+def _heap(value: object) -> str:
+    text = _matching("[1-9][0-9]*[kmgKMG]")(value)
+    if parse_size_bytes(str(text)) < HEAP_MIN_MIB * MIB:
+        raise ValueError
+    return str(text).lower()
+
+
 def _texts_by_name(value: object) -> dict[str, str]:
     """A table of the configuration file, or the same as JSON."""
     if isinstance(value, str):
@@ -233,7 +242,8 @@ SETTINGS: dict[str, _Setting] = {
         "a Spark master, such as local[*] or spark://host:7077",
     ),
     "pipeline_remote": _Setting(_matching("sc://.+"), "a Spark Connect server, such as sc://host:15002"),
-    "pipeline_heap": _Setting(_matching("[1-9][0-9]*[kmgKMG]"), "a Java heap size, such as 512m or 2g"),
+    "pipeline_heap": _Setting(_heap, f"a Java heap size from {HEAP_MIN_MIB}m on, such as 512m or 2g"),
+    "pipeline_parallelism": _number(1, 10_000, "a number of tasks at a time"),
     "log_level": _Setting(_log_level, "TRACE, DEBUG, INFO, WARN or ERROR", ("LOG_LEVEL",)),
 }
 

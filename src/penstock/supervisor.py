@@ -24,7 +24,7 @@ STEADY_S = 60.0  # after so long the next crash counts as the first
 EXPORTS_INTERVAL_S = 1.0
 EXPORTS_TIMEOUT_S = 10.0
 JAVA_INTERVAL_S = 10.0
-PIPELINE_STOP_S = 5.0
+PIPELINE_STOP_S = 10.0
 SERVER_STOP_S = 60.0
 
 

@@ -8,16 +8,24 @@ import pytest
 from cli.conftest import CommandLine
 from harness import ServerProcess
 from penstock.cli import exits
-from penstock.cli.server import FLAGS
-from penstock.config import SETTINGS, Settings, load_settings
+from penstock.cli.pipeline import pipeline
+from penstock.cli.server import server
+from penstock.cli.settings import COMMON_FLAGS, PIPELINE_FLAGS, SERVER_FLAGS
+from penstock.cli.up import up
+from penstock.config import SETTINGS, Settings, flag_name, load_settings
+
+FLAGS = (*COMMON_FLAGS, *SERVER_FLAGS, *PIPELINE_FLAGS)
 
 
 def test_every_setting_has_a_flag() -> None:
-    assert {name for name, *_ in FLAGS} == SETTINGS.keys() - {"authenticate_client"}
+    assert {flag.setting for flag in FLAGS} == SETTINGS.keys() - {"authenticate_client"}
+    options = {option.name: option.opts for command in (up, server, pipeline) for option in command.params}
+    for name in SETTINGS.keys() - {"authenticate_client"}:
+        assert options[name] == [flag_name(name)]
 
 
 def test_the_defaults_that_help_shows_are_the_defaults(tmp_path: Path) -> None:
-    shown = {name: default for name, _, default, _ in FLAGS}
+    shown = {flag.setting: flag.default for flag in FLAGS}
     assert load_settings(shown, {}, tmp_path) == Settings(data_dir=tmp_path / "penstock-data")
 
 

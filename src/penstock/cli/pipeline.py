@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +20,9 @@ from penstock.cli.settings import (
     supervisor_option,
 )
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.config import Settings
 
 
 @click.command()
@@ -56,6 +61,7 @@ def pipeline(
 
     cwd = Path.cwd()
     settings = load_settings(flags, os.environ, cwd)
+    check_partition_keys(settings)
     server_url = load_http_url(server_url, "--server", os.environ, cwd, flags["config"])
     token = load_http_token(token_file, settings.data_dir, os.environ, cwd)
     problem = None if settings.pipeline_remote else java_problem(os.environ)
@@ -68,6 +74,7 @@ def pipeline(
     # At once and not in order: it has nothing to put away, and Spark may take long to react.
     end_with(supervisor_pid, signal.SIGKILL)
     configure_logging(settings.log_level)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
     return run(
         DriverSettings(
             server_url=server_url,
@@ -75,6 +82,7 @@ def pipeline(
             master=settings.pipeline_master,
             remote=settings.pipeline_remote,
             heap=settings.pipeline_heap,
+            parallelism=settings.pipeline_parallelism or os.cpu_count() or 1,
             spark=spark,
             pipeline=PipelineSettings(
                 kinesis_inter_call_delay_ms=settings.kinesis_inter_call_delay_ms,
@@ -90,6 +98,14 @@ def pipeline(
 def check_spark_choice(flags: dict[str, object]) -> None:
     if flags["pipeline_master"] is not None and flags["pipeline_remote"] is not None:
         raise click.UsageError("give --master or --remote, not both", click.get_current_context(silent=True))
+
+
+def check_partition_keys(settings: Settings) -> None:
+    if settings.partition_keys:
+        from penstock.pipeline.partition_key import PartitionKey
+
+        for template in settings.partition_keys.values():
+            PartitionKey(template, stream="")
 
 
 def spark_properties(given: Sequence[str]) -> dict[str, str]:

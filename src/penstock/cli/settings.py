@@ -39,6 +39,7 @@ PIPELINE_FLAGS = (
     Flag("pipeline_master", "URL", "local[*]", "Spark master."),
     Flag("pipeline_remote", "URL", None, "Spark Connect server (sc://...) instead of a master."),
     Flag("pipeline_heap", "SIZE", "512m", "Heap of the Java process that is started here."),
+    Flag("pipeline_parallelism", "N", None, "Tasks at a time.  [default: the CPUs of this machine]"),
     Flag("object_store", "URL", None, "file:///DIR or s3.  [default: file://<data-dir>/objects]"),
     Flag("partition_keys", "JSON", None, "Partition keys of Kinesis exports, by export identifier."),
     Flag("s3_min_part_size_bytes", "SIZE", "5MiB", "Smallest part of a multipart upload."),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.pipeline import check_spark_choice, spark_properties
+from penstock.cli.pipeline import check_partition_keys, check_spark_choice, spark_properties
 from penstock.cli.settings import (
     COMMON_FLAGS,
     PIPELINE_FLAGS,
@@ -41,6 +41,7 @@ def up(spark_conf: tuple[str, ...], authenticate_client: bool | None, **flags: o
     spark_properties(spark_conf)
     # Both parts read them too; here it is seen before anything is started.
     settings = load_settings(flags | {"authenticate_client": authenticate_client}, os.environ, Path.cwd())
+    check_partition_keys(settings)
     common = _arguments(flags, [Flag("config", "", None, ""), *COMMON_FLAGS])
     server = [*common, *_arguments(flags, SERVER_FLAGS)]
     if authenticate_client is not None:

@@ -25,11 +25,19 @@ class ServerDidNotStart(Exception):
 
 
 class ServerProcess:
-    """`flags` replaces the usual command line, for tests of settings that come from elsewhere."""
+    """`command` is 'server' or 'up'.
+
+    `flags` replaces the usual command line, for tests of settings that come from elsewhere.
+    """
 
     def __init__(
-        self, data_dir: Path, env: Mapping[str, str] | None = None, flags: Sequence[str] | None = None
+        self,
+        data_dir: Path,
+        env: Mapping[str, str] | None = None,
+        flags: Sequence[str] | None = None,
+        command: str = "server",
     ) -> None:
+        self.command = command
         self.data_dir = data_dir
         self.log_path = data_dir.with_name(data_dir.name + ".log")
         self.host = "127.0.0.1"
@@ -61,7 +69,7 @@ class ServerProcess:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN_SETTINGS)}
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [SERVER_PYTHON, "-m", "penstock", "server", *self._flags],
+                [SERVER_PYTHON, "-m", "penstock", self.command, *self._flags],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -30,6 +30,8 @@ def fresh(server: ServerProcess, tmp_path: Path) -> CommandLine:
     command.chmod(0o755)
     command_line.env["PATH"] = f"{tmp_path}{os.pathsep}{command_line.env['PATH']}"
     command_line.env["STREAM_MANAGER_SERVER_PORT"] = str(server.port)
+    command_line.env["PENSTOCK_HTTP_PORT"] = str(server.http_port)
+    command_line.env["PENSTOCK_DATA_DIR"] = str(server.data_dir)
     return command_line
 
 
@@ -46,7 +48,7 @@ def shell(fresh: CommandLine, script: str, cwd: Path) -> str:
 
 
 def test_first_stream_with_the_command_line(fresh: CommandLine, tmp_path: Path) -> None:
-    [script] = blocks("README.md", "sh", "penstock streams")
+    [script] = blocks("README.md", "sh", "streams append")
     assert "tail readings -f\n" in script
     assert (
         shell(fresh, script.replace("tail readings -f", "tail readings"), tmp_path)
@@ -65,6 +67,19 @@ def test_first_stream_with_the_sdk(fresh: CommandLine, tmp_path: Path) -> None:
         timeout=60,
     )
     assert finished.stdout == b"b'hello'\n"
+
+
+def test_first_export(fresh: CommandLine, tmp_path: Path) -> None:
+    [script] = blocks("README.md", "sh", "exports list")
+    assert "\noutgoing\tto-web\thttp\tidle\t" in shell(fresh, script, tmp_path)
+
+
+def test_exports(fresh: CommandLine, tmp_path: Path) -> None:
+    definition = b'{"exportDefinition": {"http": [{"identifier": "to-lake", "uri": "http://127.0.0.1:1/"}]}}'
+    fresh.ok("streams", "create", "readings", "--definition", "-", stdin=definition)
+    [script] = blocks("docs/cli.md", "sh", "exports rewind")
+    [described] = [line for line in shell(fresh, script, tmp_path).splitlines() if line.startswith("{")]
+    assert '"export":"to-lake"' in described
 
 
 def test_creating_appending_reading(fresh: CommandLine, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ $(VENV)/.installed-%: $(VENV)/.installed
 setup: $(VENV)/.installed ## Install what Penstock needs: .venv, dependencies, Java 17+
 
 run: setup ## Start Penstock with its data under ./penstock-data (RUN_ARGS="--http-port 0" adds flags)
-	@exec $(BIN)/penstock server --data-dir ./penstock-data $(RUN_ARGS)
+	@exec $(BIN)/penstock up --data-dir ./penstock-data $(RUN_ARGS)
 
 test: $(VENV)/.installed-dev ## Run every test
 	@scripts/setup-tests.sh

@@ -278,6 +278,15 @@ def test_the_first_flush_starts_at_the_start_sequence_number(rig: PlannerRig) ->
     assert ranges(rig.lease()) == [("e", 5, 8)]
 
 
+def test_the_interval_begins_with_the_first_message_that_counts(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(startSequenceNumber=5, batchIntervalMillis=MINUTE_MS), messages=4)
+    rig.clock.advance(120)
+    rig.append_many("s", 4)
+    assert rig.lease() == []
+    rig.clock.advance(60)
+    assert ranges(rig.lease()) == [("e", 5, 8)]
+
+
 def test_an_export_added_by_an_update_starts_with_the_oldest_message(rig: PlannerRig) -> None:
     rig.create_exported("s", messages=3)
     assert rig.lease() == []
@@ -624,6 +633,50 @@ def test_a_pipeline_that_renews_keeps_its_flushes(rig: PlannerRig) -> None:
         assert rig.lease("second") == []
     rig.deliver(flush, "first")
     assert rig.status("s").last_exported_sequence_number == 9
+
+
+def test_a_lease_that_waits_does_not_keep_the_pipeline_alive(rig: PlannerRig) -> None:
+    """It may have been killed meanwhile."""
+    rig.create_exported("s", export(), messages=10)
+    rig.create_exported("other", export("other", batchIntervalMillis=MINUTE_MS))
+    flush = rig.lease_one("first")
+
+    async def wait_and_die() -> list[Flush]:
+        waiting = asyncio.ensure_future(rig.planner.lease(LeaseRequest("first", wait_ms=600_000)))
+        await asyncio.sleep(0.01)
+        rig.clock.advance(LEASE_S + 1)
+        rig.submit("other", [b"x"])
+        await rig.streams.committer.drain()
+        await asyncio.sleep(0.01)
+        leases = await rig.planner.lease(LeaseRequest("second", wait_ms=0))
+        waiting.cancel()
+        return leases.flushes
+
+    assert [again.id for again in rig.run(wait_and_die())] == [flush.id]
+
+
+def test_appends_wake_a_lease_only_when_something_becomes_due(rig: PlannerRig) -> None:
+    rig.create_exported("s", export(batchIntervalMillis=MINUTE_MS, batchSize=100))
+    woken = 0
+    plan = rig.planner._plan
+
+    async def counted_plan(request: LeaseRequest) -> list[Flush]:
+        nonlocal woken
+        woken += 1
+        return await plan(request)
+
+    rig.planner._plan = counted_plan  # type: ignore[method-assign]
+
+    async def wait_and_append() -> list[Flush]:
+        leasing = asyncio.ensure_future(rig.planner.lease(LeaseRequest("p", wait_ms=600_000)))
+        for _ in range(100):
+            await asyncio.sleep(0)
+            rig.submit("s", [b"x"])
+            await rig.streams.committer.drain()
+        return (await leasing).flushes
+
+    assert ranges(rig.run(wait_and_append())) == [("e", 0, 100)]
+    assert woken <= 4
 
 
 # -- status and positions over a restart ------------------------------------------------------------

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 300.0
 LEASE_S = 10.0
+LEASE_RENEWAL_MS = 3000
 FLUSH_BYTES_MAX = 64 * 1024 * 1024
 TASKS_MAX = 16  # S3 file tasks in one flush
 LAST_PRIORITY = 11
@@ -240,15 +241,22 @@ class Planner:
         )
 
     def _messages_visible(self, stream: Stream) -> None:
+        """Called for every group of appends: leases are woken only if something becomes due by it."""
         now_s = self.monotonic_s()
+        news = False
         for export in stream.definition.exports:
             run = self._runs.get((stream.key, export.identifier))
             if run is None:
                 continue
-            if run.pending_since_s is None:
-                run.pending_since_s = now_s
             self._note_loss(run)
-        self._wake()
+            if run.pending_since_s is None and run.waiting_messages:
+                run.pending_since_s = now_s
+                news = True
+            if not news:
+                due_s = run.due_at_s(now_s)
+                news = due_s is not None and due_s <= now_s
+        if news:
+            self._wake()
 
     def _note_loss(self, run: ExportRun) -> None:
         """Count messages that were deleted before anybody could export them."""
@@ -269,14 +277,18 @@ class Planner:
     async def lease(self, request: LeaseRequest) -> Leases:
         """Flushes for a pipeline, as soon as there are any; an empty list when the wait is over."""
         deadline_s = self.monotonic_s() + request.wait_ms / 1000
+        self.renew(request.pipeline)  # now, and not while it waits: it may be gone
         while True:
-            self.renew(request.pipeline)
             self._take_back_expired()
+            if request.pipeline not in self._pipelines:
+                return Leases([], self._slots, LEASE_RENEWAL_MS)
             async with self._planning:
                 flushes = await self._plan(request)
             now_s = self.monotonic_s()
+            if flushes:
+                self.renew(request.pipeline)
             if flushes or now_s >= deadline_s or self._closing:
-                return Leases(flushes, self._slots, int(LEASE_S * 1000 / 3))
+                return Leases(flushes, self._slots, LEASE_RENEWAL_MS)
             await self._sleep(min(deadline_s, self._next_due_s(now_s, request.probing)) - now_s)
 
     async def _sleep(self, wait_s: float) -> None:
@@ -301,9 +313,17 @@ class Planner:
     def renew(self, pipeline: str) -> None:
         self._pipelines[pipeline] = self.monotonic_s()
 
+    def give_back(self, leases: Leases) -> None:
+        """Nobody is there to take them."""
+        for flush in leases.flushes:
+            run = self._by_flush.get(flush.id)
+            if run is not None:
+                run.holder, run.attempt_ended = None, True
+        self._wake()
+
     def _take_back_expired(self) -> None:
         deadline_s = self.monotonic_s() - LEASE_S
-        expired = {name for name, heard_s in self._pipelines.items() if heard_s < deadline_s}
+        expired = {name for name, heard_s in self._pipelines.items() if heard_s <= deadline_s}
         for name in expired:
             del self._pipelines[name]
         for run in self._by_flush.values():
@@ -313,8 +333,10 @@ class Planner:
 
     def _next_due_s(self, now_s: float, probing: bool) -> float:
         times = (run.due_at_s(now_s) for run in self._runs.values() if bool(run.failures) == probing)
-        leases = now_s + LEASE_S / 2
-        return min((at_s for at_s in times if at_s is not None), default=leases)
+        next_s = min((at_s for at_s in times if at_s is not None), default=now_s + LEASE_S)
+        if any(run.holder is not None for run in self._by_flush.values()):
+            next_s = min(next_s, min(self._pipelines.values(), default=now_s) + LEASE_S)
+        return next_s
 
     async def _plan(self, request: LeaseRequest) -> list[Flush]:
         now_s = self.monotonic_s()

@@ -20,6 +20,7 @@ from penstock.planner import ExportRun, Planner
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 WAIT_MS_MAX = 30_000
+HUNG_UP = 499  # nobody will see it
 
 T = TypeVar("T")
 
@@ -40,8 +41,18 @@ class PipelineRoutes:
     async def _lease(self, request: Request) -> Response:
         wanted = await _body(request, LeaseRequest)
         wanted.wait_ms = min(wanted.wait_ms, WAIT_MS_MAX)
+        wanted.flushes_max = max(1, wanted.flushes_max)
         leasing = asyncio.create_task(self._planner.lease(wanted))
-        return _json(await leasing)
+        leaving = asyncio.ensure_future(request.receive())  # all there is to come: that the client hangs up
+        await asyncio.wait({leasing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not leaving.done():
+            leaving.cancel()
+            return _json(leasing.result())
+        leasing.cancel()
+        await asyncio.wait({leasing})
+        if not leasing.cancelled():
+            self._planner.give_back(leasing.result())
+        return Response(status_code=HUNG_UP)
 
     async def _renew(self, request: Request) -> Response:
         self._planner.renew((await _body(request, Renewal)).pipeline)

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -199,10 +200,12 @@ def test_a_server_that_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         uri = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         options = PipelineSettings(read_timeout_s=0.1)
+        started_s = time.monotonic()
         progress, error = deliver(ExportKind.HTTP, [b"a"], uri=uri, options=options)
         listener.accept()[0].close()
     assert progress.calls == 0
     assert "timed out" in str(error)
+    assert time.monotonic() - started_s < PipelineSettings().connect_timeout_s
 
 
 def test_nobody_listens() -> None:

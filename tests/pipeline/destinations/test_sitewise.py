@@ -293,6 +293,13 @@ def test_messages_before_a_failed_call_of_the_same_batch_are_confirmed(sitewise:
     assert "AccessDeniedException" in str(error)
 
 
+def test_a_message_of_which_a_part_failed_is_not_confirmed(sitewise: SiteWiseEndpoint) -> None:
+    sitewise.arrange(None, refusal("AccessDeniedException", 403), refusal("AccessDeniedException", 403))
+    progress, error = put([entry(0), entry(1, value(content=1), value(content=2)), entry(2)])
+    assert (progress.next, progress.messages) == (1, 1)
+    assert "AccessDeniedException" in str(error)
+
+
 def test_endpoint_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     progress, error = put([entry(0)])

@@ -23,7 +23,7 @@ run: setup ## Start Penstock with its data under ./penstock-data (RUN_ARGS="--ht
 
 test: $(VENV)/.installed-dev ## Run every test
 	@scripts/setup-tests.sh
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.installed-dev ## Lint, formatting, types
 	$(BIN)/ruff check .
@@ -39,7 +39,7 @@ bench: $(VENV)/.installed-bench ## Measure beside NATS JetStream and Valkey
 
 soak: $(VENV)/.installed-dev ## Run the long form of the crash and fault tests
 	@scripts/setup-tests.sh
-	PENSTOCK_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 7200
+	PENSTOCK_SOAK=1 $(BIN)/python -m pytest --timeout 7200
 
 clean: ## Remove everything that setup and the tests made (never ./penstock-data)
 	rm -rf $(VENV) .venvs node_modules build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

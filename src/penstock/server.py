@@ -29,7 +29,8 @@ from penstock.streams import Streams
 logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
-EXPIRY_INTERVAL_S = 1.0
+SEAL_INTERVAL_S = 0.5
+BOUNDS_INTERVAL_S = 1.0
 GC_THRESHOLD = 50_000
 FILE_THREADS = 4
 
@@ -118,22 +119,41 @@ class Server:
         logger.info("stopped; everything is synced")
 
     async def _upkeep(self, streams: Streams) -> None:
-        """What must happen without anybody asking: background sync, sealing, expiry, watching the disk."""
-        store = streams.store
-        interval_s = self._settings.background_sync_interval_ms / 1000
-        loop = asyncio.get_running_loop()
-        next_expiry_s = loop.time()
+        """What must happen without anybody asking. Each has its own pace: a long seal must not put off a sync."""
+        duties = {
+            asyncio.create_task(duty)
+            for duty in (self._keep_synced(streams), self._keep_sealed(streams), self._keep_in_bounds(streams))
+        }
+        try:
+            ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
+            for duty in ended:
+                duty.result()
+        finally:
+            for duty in duties:
+                duty.cancel()
+            await asyncio.wait(duties)
+
+    async def _keep_synced(self, streams: Streams) -> None:
+        committer = streams.committer
         while True:
-            dirty, streams.committer.dirty = streams.committer.dirty, set()
-            await asyncio.to_thread(store.sync_segments, dirty)
-            await asyncio.to_thread(store.seal_segments)
-            await asyncio.to_thread(store.check_free_space)
-            if loop.time() >= next_expiry_s:
-                await streams.expire()
-                next_expiry_s = loop.time() + EXPIRY_INTERVAL_S
+            dirty, committer.dirty = committer.dirty, set()
+            await asyncio.to_thread(streams.store.sync_segments, dirty)
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(streams.committer.sync_wanted.wait(), interval_s)
-            streams.committer.sync_wanted.clear()
+                interval_s = self._settings.background_sync_interval_ms / 1000
+                await asyncio.wait_for(committer.sync_wanted.wait(), interval_s)
+            committer.sync_wanted.clear()
+
+    async def _keep_sealed(self, streams: Streams) -> None:
+        while True:
+            await asyncio.to_thread(streams.store.seal_segments)
+            await asyncio.sleep(SEAL_INTERVAL_S)
+
+    async def _keep_in_bounds(self, streams: Streams) -> None:
+        """The disk's free space and the streams' time to live."""
+        while True:
+            await asyncio.to_thread(streams.store.check_free_space)
+            await streams.expire()
+            await asyncio.sleep(BOUNDS_INTERVAL_S)
 
 
 def _raise_descriptor_limit() -> None:

@@ -122,7 +122,11 @@ class Server:
         """What must happen without anybody asking. Each has its own pace: a long seal must not put off a sync."""
         duties = {
             asyncio.create_task(duty)
-            for duty in (self._keep_synced(streams), self._keep_sealed(streams), self._keep_in_bounds(streams))
+            for duty in (
+                self._keep_synced(streams),
+                self._keep_sealed(streams),
+                self._keep_in_bounds(streams),
+            )
         }
         try:
             ended, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)

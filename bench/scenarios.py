@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import appends, bulk_read, exports, idle, opening
+from bench import appends, bulk_read, exports, idle, lake, opening
 from bench.appends import AppendResult, Appends, Progress
 from bench.figures import Figure
 
@@ -84,6 +84,13 @@ def _drain(work_dir: Path, effort: Effort, progress: Progress) -> Section:
     return Section("drain", "a backlog through Spark local[2]", None, [], figures, limit)
 
 
+def _drain_gzip(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = lake.measure(work_dir, effort.drain_messages, progress)
+    return Section(
+        "drain-gzip", "a backlog through Spark local[2] into gzip objects", None, [], figures, limit
+    )
+
+
 def _export_age(work_dir: Path, effort: Effort, progress: Progress) -> Section:
     figures, limit = exports.ages(work_dir, effort.age_messages, progress)
     return Section("export-age", "single messages through a warm pipeline", None, [], figures, limit)
@@ -100,6 +107,7 @@ SCENARIOS: dict[str, Scenario] = {
     "open": _open,
     "idle": _idle,
     "drain": _drain,
+    "drain-gzip": _drain_gzip,
     "export-age": _export_age,
     "exports-many": _exports_many,
 }

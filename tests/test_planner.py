@@ -331,6 +331,18 @@ def test_removing_an_export_cancels_its_flush(rig: PlannerRig) -> None:
     assert rig.report(delivered(flush)).cancelled == [flush.id]
 
 
+def test_removing_an_export_tells_of_the_tasks_it_cancels(rig: PlannerRig) -> None:
+    rig.create("told")
+    status_config = {"statusStreamName": "told", "statusLevel": 1}
+    rig.create("s", exports=(export(kind=ExportKind.S3_TASK_EXECUTOR, statusConfig=status_config),))
+    rig.append("s", b'{"inputUrl": "file:/x", "bucket": "bbb", "key": "k"}', b"no task")
+    rig.lease_one()
+    rig.update("s")
+    messages = [msgspec.json.decode(payload) for payload in rig.payloads("told")]
+    assert [(m["status"], m["statusContext"]["sequenceNumber"]) for m in messages] == [(4, 0), (4, 1)]
+    assert messages[0]["statusContext"]["s3ExportTaskDefinition"]["bucket"] == "bbb"
+
+
 def test_deleting_a_stream_cancels_its_flushes(rig: PlannerRig) -> None:
     rig.create_exported("s", export(), messages=3)
     flush = rig.lease_one()

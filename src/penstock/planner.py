@@ -22,6 +22,7 @@ from penstock.errors import CorruptMessages, InvalidRequest, PenstockError
 from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer, batch_size
 from penstock.log.stream import Stream
 from penstock.model import Export, ExportKind, ExportStatus, Persistence, StreamDefinition, StreamInfo
+from penstock.s3_status import Status, StatusLevel, status_message, task_as_sent, wants_status
 from penstock.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -194,6 +195,7 @@ class Planner:
             run.accounted_next = run.position
         for key, run in self._runs.items():
             if runs.get(key) is not run:
+                self._tell_of_cancelled_tasks(run)
                 self._forget_flush(run)
         self._runs = runs
         if self._noting.locked():
@@ -201,6 +203,37 @@ class Planner:
             self._unnoted |= dict.fromkeys(runs.values())
             self._note_soon()
         self._wake()
+
+    def _tell_of_cancelled_tasks(self, run: ExportRun) -> None:
+        """The export is deleted: S3 tasks that a pipeline was busy with end as Canceled."""
+        flush = run.flush
+        if flush is None or run.holder is None or run.export.kind is not ExportKind.S3_TASK_EXECUTOR:
+            return
+        if wants_status(run.export.settings, StatusLevel.WARN):
+            task = self._loop.create_task(self._append_cancelled(run, flush.first, flush.next))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _append_cancelled(self, run: ExportRun, first: int, behind: int) -> None:
+        try:
+            reading = await asyncio.to_thread(run.stream.read, first, behind - first, FLUSH_BYTES_MAX)
+        except PenstockError as error:
+            logger.warning("export %s: cancelled tasks cannot be read: %s", run.key, error)
+            return
+        texts = [
+            status_message(
+                status=Status.CANCELED,
+                level=StatusLevel.WARN,
+                text="the export was deleted before the task was done",
+                task=task_as_sent(message.payload),
+                export_identifier=run.export.identifier,
+                stream=run.stream.definition.name,
+                sequence_number=message.sequence_number,
+            )
+            for message in reading.messages
+            if message.sequence_number < behind
+        ]
+        self._append_status_messages(run, texts)
 
     def _forget_flush(self, run: ExportRun) -> None:
         if run.flush is not None:

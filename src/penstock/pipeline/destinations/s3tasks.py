@@ -19,8 +19,8 @@ from penstock.pipeline.objects import (
     store_for,
 )
 from penstock.pipeline.s3_keys import InvalidKey, resolve_key
-from penstock.pipeline.s3_status import Status, StatusLevel, status_message, task_as_sent, wants_status
 from penstock.pipeline.server_client import FILE_CHUNK_BYTES, FileRefused
+from penstock.s3_status import Status, StatusLevel, status_message, task_as_sent, wants_status
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from penstock.flush import Flush, LeaseRequest, Outcome
 from penstock.pipeline.delivery import Heartbeat, Task, deliver_partition
 from penstock.pipeline.destinations.base import PipelineSettings
 from penstock.pipeline.server_client import ServerClient, ServerLost
-from penstock.pipeline.session import DEFAULT_HEAP, build_session
+from penstock.pipeline.session import DEFAULT_HEAP, DEFAULT_MASTER, build_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,10 +29,12 @@ logger = logging.getLogger(__name__)
 LEASE_WAIT_MS = 10_000
 HEARTBEAT_S = 3.0
 SERVER_RETRY_S = 1.0
-JOBS_MAX = 4  # jobs of healthy exports under way at the same time
+JOBS_MAX = 5  # jobs of healthy exports under way at the same time
+PROBES_MAX = 3  # and of exports that failed: these may hang, and must not take all there is
 FLUSH_OVERHEAD_MESSAGES = 1000  # what a flush costs besides its messages, in messages
+GROUP_MESSAGES_MIN = 10_000  # less work than this is not worth another task
 WARM_UP_ROUNDS = 4
-PROBES_MAX = 1  # and of exports that failed: these may hang, and must not take all there is
+FAILED_JOBS_MAX = 3
 
 
 class DriverSettings(msgspec.Struct, frozen=True):
@@ -52,6 +54,8 @@ class Driver:
         self._server = ServerClient(settings.server_url, settings.token)
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._stop = threading.Event()
+        self._exit_code = 0
+        self._jobs_failed = 0  # since the last one that did not
         self._spark: SparkSession | None = None
 
     def run(self) -> int:
@@ -62,23 +66,35 @@ class Driver:
         self._start_spark()
         logger.info("pipeline %s ready", self._name)
         print(f"penstock pipeline ready {self._name}", flush=True)
-        lanes = [
-            threading.Thread(
-                target=self._serve_lane, args=(probing, jobs), name=f"lane-{probing}", daemon=True
-            )
-            for probing, jobs in ((False, JOBS_MAX), (True, PROBES_MAX))
-        ]
-        for lane in lanes:
-            lane.start()
+        for probing, jobs in ((False, JOBS_MAX), (True, PROBES_MAX)):
+            name = "penstock-probes" if probing else "penstock-lane"
+            threading.Thread(target=self._guard_lane, args=(probing, jobs), name=name, daemon=True).start()
         self._stop.wait()
         heartbeat.stop()
-        if self._spark is not None:
-            self._spark.stop()
+        if self._exit_code:
+            os._exit(self._exit_code)  # at once: what is broken may never end
+        assert self._spark is not None
+        self._spark.stop()
         return 0
+
+    def _give_up(self, why: str) -> None:
+        """Whoever started us starts us anew; here nothing would ever be delivered again."""
+        if not self._stop.is_set():
+            logger.error("the pipeline ends: %s", why)
+            self._exit_code = 1
+            self._stop.set()
+
+    def _guard_lane(self, probing: bool, jobs_max: int) -> None:
+        try:
+            self._serve_lane(probing, jobs_max)
+        finally:
+            self._give_up("it has stopped asking for work")
 
     def _start_spark(self) -> None:
         settings = self._settings
-        self._spark = build_session(settings.master, settings.remote, settings.heap, settings.spark)
+        self._spark = build_session(
+            _with_room(settings.master), settings.remote, settings.heap, settings.spark
+        )
         # The first jobs are slow, whatever they do: better now than when somebody waits for them.
         with ThreadPoolExecutor(settings.parallelism) as jobs:
             for _ in range(WARM_UP_ROUNDS):
@@ -98,10 +114,9 @@ class Driver:
                     logger.warning("%s", error)
                     self._stop.wait(SERVER_RETRY_S)
                     continue
-                groups = pack(leases.flushes, 1 if probing else self._settings.parallelism)
-                for group in groups:
+                for group in pack(leases.flushes, 1 if probing else self._settings.parallelism):
                     free.acquire()
-                    done = jobs.submit(self._run_job, group, max(1, leases.slots // len(groups)))
+                    done = jobs.submit(self._run_job, group, leases.slots)
                     done.add_done_callback(lambda _: free.release())
 
     def _run_job(self, flushes: list[Flush], threads: int) -> None:
@@ -120,40 +135,59 @@ class Driver:
         # A row of nothing when there is no work: Spark would not run a job over an empty table at all.
         column = pyarrow.array([msgspec.json.encode(flush) for flush in flushes] or [b""], pyarrow.binary())
         try:
-            frame = spark.createDataFrame(pyarrow.table({"flush": column}))
+            # One task, which Spark would otherwise make as many of as there are rows and cores.
+            frame = spark.createDataFrame(pyarrow.table({"flush": column})).coalesce(1)
             deliver = _deliver_with(msgspec.json.encode(task))
             rows = frame.mapInArrow(deliver, "outcome binary").collect()
             unheard = [msgspec.json.decode(row.outcome, type=Outcome) for row in rows]
+            self._jobs_failed = 0
         except Exception as error:  # whatever Spark met: the flushes must be tried again
-            logger.exception("a job with %d flushes failed", len(flushes))
-            unheard = [_not_done(flush, error) for flush in flushes]
+            unheard = [self._not_done(flush, error) for flush in flushes]
+            if not self._stop.is_set():
+                self._job_failed(len(flushes))
         self._tell(unheard)
+
+    def _job_failed(self, flushes: int) -> None:
+        logger.exception("a job with %d flushes failed", flushes)
+        self._jobs_failed += 1
+        if self._jobs_failed >= FAILED_JOBS_MAX or not self._spark_answers():
+            self._give_up("Spark does not work any more")
+
+    def _spark_answers(self) -> bool:
+        assert self._spark is not None
+        try:
+            return bool(self._spark.sql("SELECT 1").collect())
+        except Exception:  # it has died in one of many ways
+            return False
+
+    def _not_done(self, flush: Flush, error: Exception) -> Outcome:
+        reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        text = "" if self._stop.is_set() else f"the Spark job failed: {reason}"
+        return Outcome(flush.id, flush.attempt, flush.first, error=text, done=True)
 
     def _tell(self, outcomes: list[Outcome]) -> None:
         """Our leases last as long as we do: what the executors could not report, nobody else will."""
-        while outcomes and not self._stop.is_set():
+        while outcomes:
             try:
                 self._server.report(self._name, outcomes)
             except ServerLost:
-                self._stop.wait(SERVER_RETRY_S)
+                if self._stop.wait(SERVER_RETRY_S):
+                    return
             else:
                 return
 
 
-def _not_done(flush: Flush, error: Exception) -> Outcome:
-    reason = str(error).strip().partition("\n")[0][:300]
-    return Outcome(
-        flush=flush.id,
-        attempt=flush.attempt,
-        next=flush.first,
-        error=f"the Spark job failed: {reason or type(error).__name__}",
-        done=True,
-    )
+def _with_room(master: str | None) -> str | None:
+    """Tasks mostly wait for the network: here there must be room for all that are to run beside those that hang."""
+    if master not in (None, DEFAULT_MASTER):
+        return master
+    return f"local[{max(os.cpu_count() or 1, JOBS_MAX + PROBES_MAX)}]"
 
 
 def pack(flushes: list[Flush], groups_max: int) -> list[list[Flush]]:
     """Spread flushes over a few groups of about equal work, each in the order they came (which is priority)."""
-    count = min(groups_max, max(1, len(flushes)))
+    total = sum(FLUSH_OVERHEAD_MESSAGES + flush.next - flush.first for flush in flushes)
+    count = min(groups_max, max(1, len(flushes)), 1 + total // GROUP_MESSAGES_MIN)
     groups: list[list[Flush]] = [[] for _ in range(count)]
     work = [0] * count
     for flush in flushes:

@@ -16,6 +16,8 @@ class ExportView(msgspec.Struct, kw_only=True):
     last_export_time_ms: int
     exported_messages: int
     exported_bytes: int
+    upload_bytes: int = 0  # of the one long upload that is under way, if there is one
+    upload_total_bytes: int = 0
     skipped_messages: int
     lost_messages: int
     failures: int

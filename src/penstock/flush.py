@@ -43,6 +43,8 @@ class Outcome(msgspec.Struct):
     messages: int = 0
     payload_bytes: int = 0
     skipped: int = 0
+    upload_bytes: int = 0  # of the one long upload that is under way, if there is one
+    upload_total_bytes: int = 0
     error: str = ""
     damaged: bool = False  # frames could not be decoded
     done: bool = False  # the attempt has ended

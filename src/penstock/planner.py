@@ -51,6 +51,7 @@ class ExportRun:
         self.attempt_ended = True
         self.progressed = False  # the present attempt has delivered something
         self.statuses_heard = 0  # status messages of the present attempt
+        self.upload = (0, 0)  # bytes done and bytes in all of its long upload, if it is at one
         self.failures = 0
         self.not_before_s = 0.0
         self.pending_since_s: float | None = None
@@ -393,6 +394,7 @@ class Planner:
             flush.settings = run.export.settings
             run.holder = request.pipeline
             run.attempt_ended, run.progressed, run.statuses_heard = False, False, 0
+            run.upload = (0, 0)
             flushes.append(flush)
         return flushes
 
@@ -518,6 +520,7 @@ class Planner:
         heard = run.statuses_heard if present else 0
         texts = outcome.status_messages[max(0, heard - outcome.statuses_before) :]
         if present:
+            run.upload = (outcome.upload_bytes, outcome.upload_total_bytes)
             run.statuses_heard = max(heard, outcome.statuses_before + len(outcome.status_messages))
             if outcome.error:
                 status.error_message = outcome.error

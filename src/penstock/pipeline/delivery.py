@@ -65,6 +65,10 @@ class Reporter(Progress):
         self.outcome.payload_bytes += payload_bytes
         self._maybe_report()
 
+    def uploading(self, done_bytes: int, total_bytes: int) -> None:
+        self.outcome.upload_bytes, self.outcome.upload_total_bytes = done_bytes, total_bytes
+        self._maybe_report()
+
     def skipped(self, next_sequence: int, reason: str) -> None:
         self.outcome.next = max(self.outcome.next, next_sequence)
         self.outcome.skipped += 1

@@ -38,6 +38,8 @@ def to_properties(view: ExportView) -> Iterator[tuple[str, object]]:
     yield "waiting messages", view.waiting_messages
     yield "exported messages", view.exported_messages
     yield "exported payload", format_size(view.exported_bytes)
+    if view.upload_total_bytes:
+        yield "present upload", upload_of(view)
     yield "skipped messages", view.skipped_messages
     yield "lost messages", view.lost_messages
     yield "last attempt", format_time(view.last_export_time_ms) if view.last_export_time_ms > 0 else "never"
@@ -45,6 +47,10 @@ def to_properties(view: ExportView) -> Iterator[tuple[str, object]]:
     if view.failures:
         yield "next attempt", "in " + format_duration(view.retry_in_ms // 1000 * 1000)
     yield "error", view.error or "-"
+
+
+def upload_of(view: ExportView) -> str:
+    return f"{format_size(view.upload_bytes)} of {format_size(view.upload_total_bytes)}"
 
 
 def to_json(view: ExportView) -> dict[str, object]:
@@ -59,6 +65,8 @@ def to_json(view: ExportView) -> dict[str, object]:
         "lastExportTime": view.last_export_time_ms,
         "exportedMessagesCount": view.exported_messages,
         "exportedBytesFromStream": view.exported_bytes,
+        "uploadedBytes": view.upload_bytes,
+        "uploadTotalBytes": view.upload_total_bytes,
         "skippedMessagesCount": view.skipped_messages,
         "lostMessagesCount": view.lost_messages,
         "failures": view.failures,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli import output
-from penstock.cli.exports.view import COLUMNS, to_json, to_row
+from penstock.cli.exports.view import COLUMNS, to_json, to_row, upload_of
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -64,6 +64,7 @@ def _show_bars(look: Callable[[], list[ExportView]]) -> None:
         TextColumn("{task.fields[state]}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[upload]}"),
         TextColumn("{task.fields[rate]}", justify="right"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[error]}"),
@@ -80,11 +81,12 @@ def _show_bars(look: Callable[[], list[ExportView]]) -> None:
                 began[key] = min(began.get(key, view.position), view.position)  # a rewind begins anew
                 if key not in bars:
                     label = escape(f"{view.stream} → {view.identifier}")
-                    bars[key] = progress.add_task(label, state="", rate="", error="")
+                    bars[key] = progress.add_task(label, state="", upload="", rate="", error="")
                 done = view.position - began[key]
                 progress.update(
                     bars[key],
-                    completed=done,
+                    completed=done + view.upload_bytes / max(1, view.upload_total_bytes),
+                    upload=upload_of(view) if view.upload_total_bytes else "",
                     total=done + view.waiting_messages,
                     state=view.state,
                     error=escape(view.error),

@@ -97,6 +97,8 @@ class PipelineRoutes:
             last_export_time_ms=status.last_export_time_ms,
             exported_messages=status.exported_messages,
             exported_bytes=status.exported_bytes,
+            upload_bytes=run.upload[0] if run.holder is not None else 0,
+            upload_total_bytes=run.upload[1] if run.holder is not None else 0,
             skipped_messages=status.skipped_messages,
             lost_messages=status.lost_messages,
             failures=run.failures,

@@ -76,6 +76,9 @@ class Progress(ABC):
     def skipped(self, next_sequence: int, reason: str) -> None:
         """The message before `next_sequence` can never be delivered and is passed over."""
 
+    def uploading(self, done_bytes: int, total_bytes: int) -> None:  # noqa: B027
+        """How far a single long upload has come, for those who watch. Most destinations have none."""
+
     @abstractmethod
     def status(self, message: str) -> None:
         """A message for the export's status stream (JSON)."""

@@ -117,11 +117,14 @@ class _TaskRun:
                 self._progress.delivered(self._record.sequence_number, 0, 0)
                 part_end = min(offset + part_bytes, size_bytes)
                 upload.upload_part(self._file_chunks(url, offset, part_end))
+                self._progress.uploading(part_end, size_bytes)
                 self._tell(Status.IN_PROGRESS, StatusLevel.TRACE, f"uploaded part {number} of {count}")
             upload.complete()
         except BaseException:
             self._abort(upload)
             raise
+        finally:
+            self._progress.uploading(0, 0)
 
     def _abort(self, upload: Upload) -> None:
         try:

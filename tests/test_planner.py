@@ -930,6 +930,20 @@ def test_the_next_attempt_tells_anew(rig: PlannerRig) -> None:
     assert rig.payloads("status") == [b"in progress", b"in progress"]
 
 
+def test_a_success_that_an_attempt_that_was_given_up_tells_is_not_lost(rig: PlannerRig) -> None:
+    """It tells first and counts then: the second must not be heard without the first."""
+    rig.create("status")
+    rig.create_exported("s", task_export(), messages=2)
+    flush = rig.lease_one()
+    rig.report(Outcome(flush.id, flush.attempt, 0, status_messages=["0 in progress"]))
+    rig.kill()
+    told = Outcome(flush.id, flush.attempt, 0, statuses_before=1, status_messages=["0 done"])
+    assert rig.report(told).cancelled == [flush.id]
+    rig.report(delivered(flush, 1, statuses_before=2))
+    assert rig.status("s").last_exported_sequence_number == 0
+    assert rig.payloads("status") == [b"0 in progress", b"0 done"]
+
+
 def test_a_success_is_told_before_it_counts(rig: PlannerRig) -> None:
     """If the server dies in between, it is told again; the other way round it would never be."""
     rig.create("status", flush_on_write=True)

@@ -234,7 +234,7 @@ class Planner:
             for message in reading.messages
             if message.sequence_number < behind
         ]
-        self._append_status_messages(run, texts)
+        self._append_status_messages(run.export.status_stream_name, texts)
 
     def _forget_flush(self, run: ExportRun) -> None:
         if run.flush is not None:
@@ -452,16 +452,20 @@ class Planner:
         """Take note of what happened, durably. Hearing the same twice changes nothing."""
         self.renew(pipeline)
         answer = ReportAnswer([], {})
-        statuses: list[_StatusSink] = []
+        outcomes = list(outcomes)
         for outcome in outcomes:
             if outcome.damaged:
                 await self._look_at_damage(outcome.flush)
+        # First: a task that counts as done is never told of again.
+        for sink in [self._append_statuses_of(outcome) for outcome in outcomes if outcome.status_messages]:
+            await sink.stored
+        for outcome in outcomes:
             run = self._by_flush.get(outcome.flush)
             if run is None or run.flush is None:
                 answer.cancelled.append(outcome.flush)
                 continue
             present = outcome.attempt == run.flush.attempt
-            statuses += self._append_status_messages(run, self._apply(run, outcome, present))
+            self._apply(run, outcome, present)
             answer.positions[outcome.flush] = run.flush.first
             if run.export.disabled or not present:
                 answer.cancelled.append(outcome.flush)
@@ -470,10 +474,22 @@ class Planner:
                 self._finish(run)
             elif present:
                 self._follow_attempt(run, outcome, pipeline)
-        for status in statuses:  # first: a task that counts as done is never told of again
-            await status.stored
         await self._note_progress()
         return answer
+
+    def _append_statuses_of(self, outcome: Outcome) -> _StatusSink:
+        """Those that are new; all of an attempt that was given up, for what it tells is true all the same."""
+        run = self._by_flush.get(outcome.flush)
+        if run is None or run.flush is None:
+            return self._append_status_messages(None, [])
+        heard = 0
+        if outcome.attempt == run.flush.attempt:
+            heard = run.statuses_heard
+            run.statuses_heard = max(heard, outcome.statuses_before + len(outcome.status_messages))
+        name = run.export.status_stream_name
+        return self._append_status_messages(
+            name, outcome.status_messages[max(0, heard - outcome.statuses_before) :]
+        )
 
     async def _note_progress(self) -> None:
         """Write down what has changed since the last time, in the order it changed."""
@@ -510,20 +526,12 @@ class Planner:
                 "the catalog failed (%s): what exports have done is noted later; check the disk", error
             )
 
-    def _apply(self, run: ExportRun, outcome: Outcome, present: bool) -> list[str]:
-        """What was delivered is delivered, whoever did it: also by an attempt that nobody waits for any more.
-
-        Returns the status messages that are new.
-        """
+    def _apply(self, run: ExportRun, outcome: Outcome, present: bool) -> None:
+        """What was delivered is delivered, whoever did it: also by an attempt that nobody waits for any more."""
         flush, status = run.flush, run.status
         assert flush is not None
-        heard = run.statuses_heard if present else 0
-        texts = outcome.status_messages[max(0, heard - outcome.statuses_before) :]
-        if present:
-            run.upload = (outcome.upload_bytes, outcome.upload_total_bytes)
-            run.statuses_heard = max(heard, outcome.statuses_before + len(outcome.status_messages))
-            if outcome.error:
-                status.error_message = outcome.error
+        if present and outcome.error:
+            status.error_message = outcome.error
         if outcome.next > flush.first:
             before, flush.first = flush.first, min(outcome.next, flush.next)
             unseen = flush.first - before - outcome.messages - outcome.skipped
@@ -537,9 +545,6 @@ class Planner:
             run.progressed = run.progressed or present
             if outcome.messages:
                 status.last_export_time_ms = self._store.wall_ms()
-        elif not present:
-            return []
-        return texts
 
     def _finish(self, run: ExportRun) -> None:
         assert run.flush is not None
@@ -564,13 +569,13 @@ class Planner:
             wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
             run.not_before_s = self.monotonic_s() + wait_s
 
-    def _append_status_messages(self, run: ExportRun, texts: list[str]) -> list[_StatusSink]:
-        name = run.export.status_stream_name
+    def _append_status_messages(self, name: str | None, texts: list[str]) -> _StatusSink:
+        sink = _StatusSink(name or "", len(texts), self._loop.create_future())
         if name is None or not texts:
-            return []
-        sink = _StatusSink(name, len(texts), self._loop.create_future())
-        self._streams.append(name, [text.encode() for text in texts], sink)
-        return [sink]
+            sink.stored.set_result(None)
+        else:
+            self._streams.append(name, [text.encode() for text in texts], sink)
+        return sink
 
     async def _look_at_damage(self, number: int) -> None:
         """Read what the pipeline could not: the log then knows the damage and hands it out no more."""

@@ -30,6 +30,7 @@ class Sink:
 
     def __init__(self) -> None:
         self.posts: dict[str, list[Post]] = defaultdict(list)
+        self._decoded: dict[str, tuple[int, list[bytes]]] = defaultdict(lambda: (0, []))  # of how many posts
         self.statuses: dict[str, int] = {}  # what to answer by path, in place of 200
         self.pauses_s: dict[str, float] = {}  # how long to think before an answer, by path
         self._held: dict[str, threading.Event] = {}
@@ -72,7 +73,12 @@ class Sink:
 
     def messages(self, path: str) -> list[bytes]:
         """The payloads that came in batches, in order, with repeats."""
-        return [base64.b64decode(m["payload"]) for body in self.bodies(path) for m in json.loads(body)]
+        decoded, found = self._decoded[path]
+        for body in self.bodies(path)[decoded:]:
+            found += [base64.b64decode(message["payload"]) for message in json.loads(body)]
+            decoded += 1
+        self._decoded[path] = (decoded, found)
+        return list(found)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         sink = self

@@ -647,6 +647,19 @@ def test_a_pipeline_that_renews_keeps_its_flushes(rig: PlannerRig) -> None:
     assert rig.status("s").last_exported_sequence_number == 9
 
 
+def test_a_flush_that_never_reached_its_pipeline_goes_back(rig: PlannerRig) -> None:
+    """The answer to a lease may be lost; the pipeline lives on, and would keep it for ever."""
+    rig.create_exported("s", export("a"), export("b"), messages=10)
+    known, lost = rig.lease("first")
+    for _ in range(3):
+        rig.planner.renew("first", [known.id])
+        assert rig.lease("first") == []
+        rig.clock.advance(LEASE_S / 3)
+    rig.clock.advance(0.1)
+    rig.planner.renew("first", [known.id])
+    assert [flush.id for flush in rig.lease("first")] == [lost.id]
+
+
 def test_a_lease_that_waits_does_not_keep_the_pipeline_alive(rig: PlannerRig) -> None:
     """It may have been killed meanwhile."""
     rig.create_exported("s", export(), messages=10)

@@ -68,6 +68,7 @@ class Leases(msgspec.Struct):
 
 class Renewal(msgspec.Struct):
     pipeline: str
+    flushes: list[int] | None = None  # those it knows that it has, if it says so
 
 
 class Report(msgspec.Struct):

@@ -48,6 +48,7 @@ class ExportRun:
         self.status = status
         self.flush: Flush | None = None
         self.holder: str | None = None  # the pipeline that has the flush
+        self.handed_out_s = 0.0
         self.attempt_ended = True
         self.progressed = False  # the present attempt has delivered something
         self.statuses_heard = 0  # status messages of the present attempt
@@ -344,8 +345,20 @@ class Planner:
         self._closing = True
         self._wake()
 
-    def renew(self, pipeline: str) -> None:
-        self._pipelines[pipeline] = self.monotonic_s()
+    def renew(self, pipeline: str, flushes: Iterable[int] | None = None) -> None:
+        """The pipeline is there. What it does not know that it has never reached it, and goes back."""
+        now_s = self._pipelines[pipeline] = self.monotonic_s()
+        if flushes is None:
+            return
+        known = set(flushes)
+        for number, run in self._by_flush.items():
+            # Not what was handed out just now, and may be on its way.
+            if run.holder == pipeline and number not in known and run.handed_out_s <= now_s - LEASE_S:
+                logger.warning(
+                    "the pipeline %s does not know of its flush %s; it goes back", pipeline, run.key
+                )
+                run.holder, run.attempt_ended = None, True
+                self._wake()
 
     def give_back(self, leases: Leases) -> None:
         """Nobody is there to take them."""
@@ -392,7 +405,7 @@ class Planner:
                 continue
             flush.attempt += 1
             flush.settings = run.export.settings
-            run.holder = request.pipeline
+            run.holder, run.handed_out_s = request.pipeline, now_s
             run.attempt_ended, run.progressed, run.statuses_heard = False, False, 0
             run.upload = (0, 0)
             flushes.append(flush)

@@ -6,7 +6,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -183,10 +183,13 @@ def _settle_worker() -> None:
 class Heartbeat:
     """Keeps the leases of a pipeline alive while its jobs run."""
 
-    def __init__(self, server: ServerClient, pipeline: str, interval_s: float) -> None:
+    def __init__(
+        self, server: ServerClient, pipeline: str, interval_s: float, held: Callable[[], list[int]]
+    ) -> None:
         self._server = server
         self._pipeline = pipeline
         self._interval_s = interval_s
+        self._held = held
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="penstock-heartbeat", daemon=True)
         self._thread.start()
@@ -194,7 +197,7 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stop.wait(self._interval_s):
             try:
-                self._server.renew(self._pipeline)
+                self._server.renew(self._pipeline, self._held())
             except ServerLost as error:
                 logger.warning("%s", error)
 

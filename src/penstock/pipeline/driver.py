@@ -55,6 +55,7 @@ class Driver:
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._stop = threading.Event()
         self._exit_code = 0
+        self._held: set[tuple[int, int]] = set()  # flushes, and which attempt at them
         self._jobs_failed = 0  # since the last one that did not
         self._spark: SparkSession | None = None
 
@@ -62,7 +63,7 @@ class Driver:
         """Deliver until told to stop. Returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop.set())
-        heartbeat = Heartbeat(self._server, self._name, HEARTBEAT_S)
+        heartbeat = Heartbeat(self._server, self._name, HEARTBEAT_S, self._held_flushes)
         self._start_spark()
         logger.info("pipeline %s ready", self._name)
         print(f"penstock pipeline ready {self._name}", flush=True)
@@ -76,6 +77,9 @@ class Driver:
         assert self._spark is not None
         self._spark.stop()
         return 0
+
+    def _held_flushes(self) -> list[int]:
+        return [number for number, _ in list(self._held)]
 
     def _give_up(self, why: str) -> None:
         """Whoever started us starts us anew; here nothing would ever be delivered again."""
@@ -114,6 +118,7 @@ class Driver:
                     logger.warning("%s", error)
                     self._stop.wait(SERVER_RETRY_S)
                     continue
+                self._held.update((flush.id, flush.attempt) for flush in leases.flushes)
                 for group in pack(leases.flushes, 1 if probing else self._settings.parallelism):
                     free.acquire()
                     done = jobs.submit(self._run_job, group, leases.slots)
@@ -146,6 +151,7 @@ class Driver:
             if not self._stop.is_set():
                 self._job_failed(len(flushes))
         self._tell(unheard)
+        self._held.difference_update((flush.id, flush.attempt) for flush in flushes)
 
     def _job_failed(self, flushes: int) -> None:
         logger.exception("a job with %d flushes failed", flushes)

@@ -48,8 +48,8 @@ class ServerClient:
     def lease(self, request: LeaseRequest) -> Leases:
         return self._post("/v1/pipeline/lease", request, Leases)
 
-    def renew(self, pipeline: str) -> None:
-        self._post("/v1/pipeline/renew", Renewal(pipeline), dict[str, str])
+    def renew(self, pipeline: str, flushes: list[int] | None = None) -> None:
+        self._post("/v1/pipeline/renew", Renewal(pipeline, flushes), dict[str, str])
 
     def report(self, pipeline: str, outcomes: list[Outcome]) -> ReportAnswer:
         return self._post("/v1/pipeline/report", Report(pipeline, outcomes), ReportAnswer)

@@ -55,7 +55,8 @@ class PipelineRoutes:
         return Response(status_code=HUNG_UP)
 
     async def _renew(self, request: Request) -> Response:
-        self._planner.renew((await _body(request, Renewal)).pipeline)
+        renewal = await _body(request, Renewal)
+        self._planner.renew(renewal.pipeline, renewal.flushes)
         return _json({})
 
     async def _report(self, request: Request) -> Response:

@@ -21,13 +21,15 @@ class StrategyOnFull(IntEnum):
 
 
 class ExportKind(str, Enum):
-    """The five export lists of a definition, by wire key, in the order their statuses are reported."""
+    """The five export lists of a Stream Manager definition, by wire key, in the order their statuses are reported;
+    and the one export that a delivery stream has."""
 
     HTTP = "http"
     IOT_ANALYTICS = "iotAnalytics"
     KINESIS = "kinesis"
     IOT_SITEWISE = "IotSitewise"
     S3_TASK_EXECUTOR = "s3TaskExecutor"
+    DELIVERY = "delivery"
 
 
 class Export(msgspec.Struct, frozen=True):
@@ -63,6 +65,10 @@ class StreamDefinition(msgspec.Struct, frozen=True):
     persistence: Persistence = Persistence.FILE
     flush_on_write: bool = False
     exports: tuple[Export, ...] = ()  # ordered by kind as in ExportKind, then as the client listed them
+
+    @property
+    def is_delivery_stream(self) -> bool:
+        return any(export.kind is ExportKind.DELIVERY for export in self.exports)
 
 
 class ExportStatus(msgspec.Struct):

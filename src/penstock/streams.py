@@ -101,7 +101,9 @@ class Streams:
             raise StreamNotFound(f"the message stream {name} does not exist") from None
 
     def names(self) -> list[str]:
-        return sorted(self.store.streams)
+        """Of message streams; what is inside of delivery streams has no name for others."""
+        streams = self.store.streams
+        return sorted(name for name in streams if not streams[name].definition.is_delivery_stream)
 
     def describe(self, name: str) -> StreamInfo:
         stream = self.find(name)

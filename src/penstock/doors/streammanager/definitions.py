@@ -110,7 +110,7 @@ def parse_definition(value: object, path: str = "definition") -> tuple[StreamDef
         return None, problems
     exports = tuple(
         Export(kind, settings)
-        for kind in ExportKind
+        for kind in _EXPORT_RULES
         for settings in fields.get("exportDefinition", {}).get(kind.value, ())
     )
     problems = _export_problems(fields["name"], exports, f"{path}.exportDefinition")
@@ -145,7 +145,7 @@ def _definition(fields: dict[str, Any], exports: tuple[Export, ...]) -> StreamDe
 def _export_problems(stream_name: str, exports: tuple[Export, ...], path: str) -> list[str]:
     problems = []
     identifiers: set[str] = set()
-    counts = dict.fromkeys(ExportKind, 0)
+    counts = dict.fromkeys(_EXPORT_RULES, 0)
     for export in exports:
         at = f"{path}.{export.kind.value}[{counts[export.kind]}]"
         counts[export.kind] += 1
@@ -252,7 +252,7 @@ def definition_to_wire(definition: StreamDefinition) -> dict[str, Any]:
     if definition.ttl_ms is not None:
         wire["timeToLiveMillis"] = definition.ttl_ms
     # Documented snippets reach into the lists without a check: all five are there, empty or not.
-    lists: dict[str, list[dict[str, Any]]] = {kind.value: [] for kind in ExportKind}
+    lists: dict[str, list[dict[str, Any]]] = {kind.value: [] for kind in _EXPORT_RULES}
     for export in definition.exports:
         lists[export.kind.value].append(export.settings)
     wire["exportDefinition"] = lists
@@ -261,7 +261,7 @@ def definition_to_wire(definition: StreamDefinition) -> dict[str, Any]:
 
 def info_to_wire(info: StreamInfo) -> dict[str, Any]:
     statuses = {status.identifier: status for status in info.export_statuses}
-    exports = [export for kind in ExportKind for export in info.definition.exports if export.kind is kind]
+    exports = [export for kind in _EXPORT_RULES for export in info.definition.exports if export.kind is kind]
     return {
         "definition": definition_to_wire(info.definition),
         "storageStatus": {

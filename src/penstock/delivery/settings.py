@@ -1,0 +1,31 @@
+"""What the pipeline must know of a delivery stream. Travels with every flush, as it was when the flush was planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+EXPORT_IDENTIFIER = "delivery"
+
+
+class DataKey(msgspec.Struct, frozen=True):
+    """Records from `first_sequence` on are sealed with this key; with none if it is empty."""
+
+    first_sequence: int
+    key: bytes
+
+
+class DeliverySettings(msgspec.Struct, frozen=True):
+    arn: str
+    name: str
+    account: str
+    region: str
+    version: str  # VersionId, a part of object names
+    buffer_bytes: int
+    interval_ms: int
+    destination: str  # ExtendedS3, Redshift, ...: as its description is called
+    config: dict[str, Any]  # the destination's configuration by Firehose's names, with the defaults filled in
+    sql: str = ""  # the SparkSQL transform, if there is one
+    identifier: str = EXPORT_IDENTIFIER
+    data_keys: list[DataKey] = []  # added when a flush is handed out, never stored

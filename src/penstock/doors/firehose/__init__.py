@@ -1,0 +1,1 @@
+"""The Firehose door: HTTP, AWS JSON 1.1."""

@@ -1,0 +1,1 @@
+"""Records of delivery streams on their way to their destination."""

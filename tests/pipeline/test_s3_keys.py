@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.s3_keys import Instant, InvalidKey, format_timestamp, resolve_key
+from penstock.java_time import BadPattern, Instant, format_timestamp
+from penstock.pipeline.s3_keys import InvalidKey, resolve_key
 
 AT_MS = 1_609_459_199_987  # 2020-12-31T23:59:59.987Z, a Thursday of the week-based year 2020
 
@@ -25,7 +26,7 @@ def test_every_letter_prints_what_java_prints() -> None:
     for pattern, instant_ms, expected in java_says():
         try:
             printed = format_timestamp(pattern, Instant.from_epoch_ms(instant_ms))
-        except InvalidKey:
+        except BadPattern:
             printed = "!"
         if printed != expected:
             different.append((pattern, instant_ms, expected, printed))

@@ -67,4 +67,4 @@ def file_door(read_only_dirs: Sequence[Path]) -> Iterator[str]:
 def client_of(url: str) -> Iterator[ServerClient]:
     client = ServerClient(url, TOKEN)
     yield client
-    client._connection(fresh=False).close()
+    client.close()

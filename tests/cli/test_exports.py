@@ -33,7 +33,7 @@ class Pipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client._connection(fresh=False).close()
+        self._client.close()
 
     def lease(self) -> Flush:
         leases = self._client.lease(LeaseRequest("test", wait_ms=10_000))

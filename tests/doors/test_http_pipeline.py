@@ -45,7 +45,7 @@ class Post:
 def pipeline(server: ServerProcess) -> Iterator[ServerClient]:
     made = ServerClient(f"http://127.0.0.1:{server.http_port}", token_of(server))
     yield made
-    made._connection(fresh=False).close()
+    made.close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -157,14 +158,16 @@ def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) ->
     _settle_worker()
     task = msgspec.json.decode(encoded_task, type=Task)
     apply_environment(task.settings.environment)
-    server = ServerClient(task.server_url, task.token)
     rows = [row for batch in batches for row in batch.column("flush").to_pylist()]
     flushes = [msgspec.json.decode(row, type=Flush) for row in rows if row]
     schema = pyarrow.schema([("outcome", pyarrow.binary())])
     if not flushes:  # a job to warm up the worker
         import_module("penstock.pipeline.destinations.http")
         return
-    with ThreadPoolExecutor(min(task.threads, len(flushes)), "penstock-deliver") as threads:
+    with (
+        closing(ServerClient(task.server_url, task.token)) as server,
+        ThreadPoolExecutor(min(task.threads, len(flushes)), "penstock-deliver") as threads,
+    ):
         for outcome in threads.map(lambda flush: deliver_flush(flush, task, server), flushes):
             if outcome is None:
                 continue

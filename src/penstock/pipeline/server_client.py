@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import TypeVar
 from urllib.parse import quote, urlencode, urlsplit
+from weakref import WeakSet
 
 import msgspec
 
@@ -35,13 +36,20 @@ class ServerClient:
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
+        self._url = url
         self._host = parts.hostname or "127.0.0.1"
         self._port = parts.port or 8080
         self._token = token
         self._local = threading.local()
+        self._connections: WeakSet[http.client.HTTPConnection] = WeakSet()  # of all threads that still run
 
     def __reduce__(self) -> tuple[type[ServerClient], tuple[str, str]]:
-        return ServerClient, (f"http://{self._host}:{self._port}", self._token)
+        return ServerClient, (self._url, self._token)
+
+    def close(self) -> None:
+        """When no thread uses it any more. What is asked later opens the connection again."""
+        for connection in list(self._connections):
+            connection.close()
 
     # -- leases -------------------------------------------------------------------------------------
 
@@ -129,7 +137,7 @@ class ServerClient:
                 connection.close()
                 if fresh:
                     raise ServerLost(
-                        f"the server at {self._host}:{self._port} does not answer ({error}); is it running?"
+                        f"the server at {self._url} does not answer ({error}); is it running?"
                     ) from error
         raise AssertionError("unreachable")
 
@@ -138,6 +146,7 @@ class ServerClient:
         if connection is None or fresh:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
             self._local.connection = connection
+            self._connections.add(connection)
         return connection
 
 

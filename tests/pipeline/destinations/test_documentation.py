@@ -54,7 +54,7 @@ def deliver_export(
     progress = Recording()
     destination = destination_for(flush, options or PipelineSettings(), source)
     destination.deliver_columns(delivery._columns(source, flush, 0), progress)
-    source._connection(fresh=False).close()
+    source.close()
     assert (progress.next, progress.messages, progress.skips) == (MESSAGES, MESSAGES, {})
     return progress
 

@@ -308,7 +308,7 @@ def test_messages_of_a_real_server(shared_server: ServerProcess, sink: Sink) -> 
     destination_for(flush, PipelineSettings(), server).deliver_columns(
         delivery._columns(server, flush, 60), progress
     )
-    server._connection(fresh=False).close()
+    server.close()
     assert (progress.next, progress.messages) == (650, 590)
     received = [message for request in sink.requests for message in json.loads(request.body)]
     assert [message["sequenceNumber"] for message in received] == list(range(60, 650))

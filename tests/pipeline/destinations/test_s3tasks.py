@@ -458,7 +458,7 @@ def test_when_the_server_is_lost_the_upload_is_aborted(
         def lose(status: StatusMessage) -> None:
             if status.status_level == StatusLevel.TRACE:
                 client._port = free_port()
-                client._connection(fresh=False).close()
+                client.close()
                 client._local.connection = None
 
         notes.on_status = lose
@@ -492,7 +492,7 @@ def deliver_until(stop: threading.Event, url: str, token: str, settings: Pipelin
     while not stop.is_set():
         for flush in server.lease(LeaseRequest("test", wait_ms=200)).flushes:
             deliver_flush(flush, task, server)
-    server._connection(fresh=False).close()
+    server.close()
 
 
 def test_the_documented_example(tmp_path: Path) -> None:

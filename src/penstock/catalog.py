@@ -16,9 +16,9 @@ import msgspec
 from penstock.errors import ConfigError
 from penstock.model import ExportStatus, StreamDefinition
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-_SCHEMA = """
+_SCHEMA_1 = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE streams (
     key INTEGER PRIMARY KEY,
@@ -39,10 +39,25 @@ CREATE TABLE flushes (
     first INTEGER NOT NULL,
     next INTEGER NOT NULL,
     planned_ms INTEGER NOT NULL,
-    nonce TEXT NOT NULL
+    nonce TEXT NOT NULL,
+    settings BLOB
 );
 CREATE TABLE removed (stream_key INTEGER PRIMARY KEY);
 """
+
+# What leads from each version to the next.
+_MIGRATIONS = {
+    1: "ALTER TABLE flushes ADD COLUMN settings BLOB;",
+}
+
+_SCHEMA_2 = """
+CREATE TABLE delivery_streams (arn TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+_STEPS = (_SCHEMA_1, _SCHEMA_2)  # each leads from the version before to its own
+
+
+_SET_STATUS = "UPDATE exports SET status = ? WHERE stream_key = ? AND identifier = ?"
 
 
 class StoredStream(NamedTuple):
@@ -60,6 +75,7 @@ class FlushRow(NamedTuple):
     next: int
     planned_ms: int
     nonce: str
+    settings: bytes | None = None  # JSON, if they must stay as they were when it was planned
 
 
 class PreviousRun(NamedTuple):
@@ -78,9 +94,10 @@ class Catalog:
 
     def _create_schema(self, path: Path) -> None:
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        elif version != SCHEMA_VERSION:
+        if version < SCHEMA_VERSION:
+            steps = "".join(_STEPS[version:])
+            self._database.executescript(f"BEGIN; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        elif version > SCHEMA_VERSION:
             raise ConfigError(
                 f"{path} has catalog version {version}, this Penstock knows {SCHEMA_VERSION}: "
                 "start the newer Penstock that wrote it, or choose another data directory"
@@ -171,17 +188,41 @@ class Catalog:
                 "UPDATE streams SET reserved_next = max(reserved_next, ?) WHERE key = ?", (reserved_next, key)
             )
 
+    # -- delivery streams ---------------------------------------------------------------------------
+
+    def delivery_streams(self) -> list[bytes]:
+        with self._lock:
+            return [record for (record,) in self._database.execute("SELECT record FROM delivery_streams")]
+
+    def put_delivery_stream(self, arn: str, record: bytes) -> None:
+        with self._lock:
+            self._database.execute("INSERT OR REPLACE INTO delivery_streams VALUES (?, ?)", (arn, record))
+
+    def remove_delivery_stream(self, arn: str) -> None:
+        with self._lock:
+            self._database.execute("DELETE FROM delivery_streams WHERE arn = ?", (arn,))
+
     # -- flushes ------------------------------------------------------------------------------------
 
     def flushes(self) -> list[FlushRow]:
         with self._lock:
             return [FlushRow(*row) for row in self._database.execute("SELECT * FROM flushes ORDER BY id")]
 
-    def add_flushes(self, rows: Iterable[FlushRow]) -> None:
-        """Planned ranges, written down before anybody gets them."""
+    def add_flushes(
+        self, rows: Iterable[FlushRow], planned: Iterable[tuple[int, ExportStatus]] = ()
+    ) -> None:
+        """Planned ranges, written down before anybody gets them, with how far their exports are planned by that."""
+        encoded = [(msgspec.json.encode(status), key, status.identifier) for key, status in planned]
         with self._lock, self._database as database:
             database.execute("BEGIN IMMEDIATE")
-            database.executemany("INSERT INTO flushes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            database.executemany("INSERT INTO flushes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            database.executemany(_SET_STATUS, encoded)
+
+    def change_flushes(self, settings: Iterable[tuple[int, bytes]]) -> None:
+        """Other settings for flushes, before anybody gets them with these."""
+        with self._lock, self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany("UPDATE flushes SET settings = ? WHERE id = ?", [(b, a) for a, b in settings])
 
     def remove_flush(self, number: int) -> None:
         with self._lock:
@@ -197,8 +238,6 @@ class Catalog:
         encoded = [(msgspec.json.encode(status), key, status.identifier) for key, status in statuses]
         with self._lock, self._database as database:
             database.execute("BEGIN IMMEDIATE")
-            database.executemany(
-                "UPDATE exports SET status = ? WHERE stream_key = ? AND identifier = ?", encoded
-            )
+            database.executemany(_SET_STATUS, encoded)
             database.executemany("UPDATE flushes SET first = ? WHERE id = ?", [(b, a) for a, b in moved])
             database.executemany("DELETE FROM flushes WHERE id = ?", [(number,) for number in finished])

@@ -15,6 +15,10 @@ class DataKey(msgspec.Struct, frozen=True):
     first_sequence: int
     key: bytes
 
+    def __repr__(self) -> str:
+        """Keys are not for logs."""
+        return f"DataKey(first_sequence={self.first_sequence}, key={'hidden' if self.key else 'none'})"
+
 
 class DeliverySettings(msgspec.Struct, frozen=True):
     arn: str

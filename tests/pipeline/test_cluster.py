@@ -10,12 +10,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from harness import FOREIGN_SETTINGS, ServerProcess
+from penstock.flush import LeaseRequest
+from penstock.pipeline.server_client import ServerClient
 from pipeline.conftest import Site, http_export, http_exports, wait_until
 from pipeline.pipeline_process import PipelineProcess, processes_of_session
 from pipeline.sink import Sink
@@ -152,6 +155,21 @@ def test_a_cluster_delivers_a_backlog_while_it_loses_a_worker(
         wait_until(lambda: site.status(name).last_exported_sequence_number == MESSAGES - 1)  # noqa: B023
     more = site.append(names[0], 5, start=MESSAGES)
     wait_until(lambda: sink.messages(names[0])[-5:] == more, site.pipeline.log_tail)
+    stop_in_the_middle(site, sink, names[1])
+
+
+def stop_in_the_middle(site: Site, sink: Sink, name: str) -> None:
+    """A pipeline that is told to stop does so soon, and what it had can be had by the next one at once."""
+    sink.pauses_s[name] = 0.2
+    site.append(name, MESSAGES, start=MESSAGES)
+    wait_until(lambda: len(sink.messages(name)) > MESSAGES + BATCH, site.pipeline.log_tail)
+    started_s = time.monotonic()
+    site.pipeline.stop()
+    assert time.monotonic() - started_s < 15
+    token = (site.server.data_dir / "http-token").read_text().strip()
+    with closing(ServerClient(f"http://127.0.0.1:{site.server.http_port}", token)) as other:
+        [flush] = other.lease(LeaseRequest("other", wait_ms=2000)).flushes
+    assert MESSAGES < flush.first < 2 * MESSAGES
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from typing import TypeVar
 from urllib.parse import quote, urlencode, urlsplit
-from weakref import WeakSet
 
 import msgspec
 
@@ -41,14 +40,14 @@ class ServerClient:
         self._port = parts.port or 8080
         self._token = token
         self._local = threading.local()
-        self._connections: WeakSet[http.client.HTTPConnection] = WeakSet()  # of all threads that still run
+        self._connections: set[http.client.HTTPConnection] = set()  # of all threads
 
     def __reduce__(self) -> tuple[type[ServerClient], tuple[str, str]]:
         return ServerClient, (self._url, self._token)
 
     def close(self) -> None:
         """When no thread uses it any more. What is asked later opens the connection again."""
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.close()
 
     # -- leases -------------------------------------------------------------------------------------
@@ -134,6 +133,7 @@ class ServerClient:
                 return response.status, headers, content
             except (OSError, http.client.HTTPException) as error:
                 self._local.connection = None
+                self._connections.discard(connection)
                 connection.close()
                 if fresh:
                     raise ServerLost(

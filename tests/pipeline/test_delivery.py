@@ -1,0 +1,230 @@
+"""What runs on an executor, without Spark: one flush from a real server to a real destination."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow
+import pytest
+
+from harness import ServerProcess
+from penstock.client import StreamManagerClient
+from penstock.flush import Flush, LeaseRequest, Outcome
+from penstock.model import ExportKind
+from penstock.pipeline.delivery import Task, deliver_flush, deliver_partition
+from penstock.pipeline.destinations import http as http_destination
+from penstock.pipeline.destinations.base import PipelineSettings
+from penstock.pipeline.driver import GROUP_MESSAGES_MIN, pack
+from penstock.pipeline.server_client import ServerClient
+from pipeline.sink import Sink
+
+PIPELINE = "test"
+
+
+class ByHand:
+    """A server with a stream 's', and this test as its pipeline."""
+
+    def __init__(self, server: ServerProcess, sink: Sink, path: str) -> None:
+        self.server, self.sink, self.path = server, sink, path
+        self.connect()
+
+    def connect(self) -> None:
+        token = (self.server.data_dir / "http-token").read_text().strip()
+        url = f"http://127.0.0.1:{self.server.http_port}"
+        self.task = Task(url, token, PIPELINE, threads=1, settings=PipelineSettings())
+        self.client = ServerClient(url, token)
+        self.streams = StreamManagerClient(self.server.host, self.server.port)
+
+    def close(self) -> None:
+        self.streams.close()
+        self.client.close()
+        http_destination._idle_connections.close()
+
+    def create(self, export: dict[str, Any] | None = None, **fields: Any) -> None:
+        config = {"identifier": "e", "uri": self.sink.url(self.path), "exportFormat": 1, **(export or {})}
+        definition = {"name": "s", "strategyOnFull": 0, "exportDefinition": {"http": [config]}}
+        self.streams.create({**definition, **fields})
+
+    def append(self, count: int, start: int = 0) -> list[bytes]:
+        payloads = [b"message %d" % number for number in range(start, start + count)]
+        for payload in payloads:
+            self.streams.append("s", payload)
+        return payloads
+
+    def lease(self, *, probing: bool = False) -> Flush:
+        leases = self.client.lease(LeaseRequest(PIPELINE, wait_ms=10_000, probing=probing))
+        [flush] = leases.flushes
+        return flush
+
+    def deliver(self, flush: Flush) -> Outcome | None:
+        return deliver_flush(flush, self.task, self.client)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        [status] = self.streams.describe("s")["exportStatuses"]
+        return dict(status)
+
+    @property
+    def arrived(self) -> list[bytes]:
+        return self.sink.messages(self.path)
+
+
+@pytest.fixture
+def by_hand(server: ServerProcess, sink: Sink, request: pytest.FixtureRequest) -> Iterator[ByHand]:
+    made = ByHand(server, sink, re.sub(r"\W", "-", request.node.name))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("persistence", [0, 1], ids=["file", "memory"])
+def test_a_flush_is_delivered_and_reported(by_hand: ByHand, persistence: int) -> None:
+    by_hand.create(persistence=persistence)
+    payloads = by_hand.append(20)
+    assert by_hand.deliver(by_hand.lease()) is None
+    assert by_hand.arrived == payloads
+    assert by_hand.status["exportedMessagesCount"] == 20
+    assert by_hand.status["exportedBytesFromStream"] == sum(map(len, payloads))
+
+
+def test_messages_larger_than_a_bulk_read(by_hand: ByHand) -> None:
+    by_hand.create({"exportFormat": 0})
+    large = [bytes([number]) * 20 * 2**20 for number in range(2)]
+    for payload in large:
+        by_hand.streams.append("s", payload)
+    by_hand.deliver(by_hand.lease())
+    bodies = by_hand.sink.bodies(by_hand.path)
+    assert [len(body) for body in bodies] == [20 * 2**20] * 2
+    assert bodies == large, "the same sizes, but other bytes"
+
+
+def test_progress_is_reported_after_each_batch(by_hand: ByHand) -> None:
+    """So that a kill repeats one batch: what the sink has seen, the server knows, but for the last batch."""
+    by_hand.create({"batchSize": 5})
+    by_hand.append(50)
+    seen: list[tuple[int, int]] = []
+    known = by_hand.client.report
+
+    def report(pipeline: str, outcomes: list[Outcome]) -> Any:
+        answer = known(pipeline, outcomes)
+        seen.append((len(by_hand.arrived), outcomes[0].next))
+        return answer
+
+    by_hand.client.report = report  # type: ignore[method-assign]
+    by_hand.deliver(by_hand.lease())
+    assert seen[:-1] == [(count, count) for count in range(0, 55, 5)]
+
+
+def test_without_the_server_the_attempt_ends_and_what_it_did_is_told_later(
+    by_hand: ByHand, sink: Sink
+) -> None:
+    by_hand.create({"batchSize": 5})
+    payloads = by_hand.append(50)
+    flush = by_hand.lease()
+    known = by_hand.client.report
+
+    def report(pipeline: str, outcomes: list[Outcome]) -> Any:
+        if outcomes[0].next >= 20 and by_hand.server.is_running:
+            by_hand.server.kill()
+        return known(pipeline, outcomes)
+
+    by_hand.client.report = report  # type: ignore[method-assign]
+    outcome = by_hand.deliver(flush)
+    assert outcome is not None
+    assert (outcome.next, outcome.done) == (20, True)
+    assert by_hand.arrived == payloads[:20], "it goes no further than it can report"
+    by_hand.close()
+    by_hand.server.start()
+    by_hand.connect()
+    assert by_hand.client.report(PIPELINE, [outcome]).cancelled == [flush.id]
+    assert by_hand.status["lastExportedSequenceNumber"] == 19
+    assert by_hand.deliver(by_hand.lease()) is None
+    assert by_hand.arrived == payloads, "nothing came twice"
+    assert by_hand.status["exportedMessagesCount"] == 50
+
+
+def test_a_partition_tells_the_server_itself(by_hand: ByHand) -> None:
+    """As Spark calls it: rows of flushes come in, and no row goes out if the server has heard everything."""
+    by_hand.create()
+    payloads = by_hand.append(5)
+    rows = pyarrow.array([msgspec.json.encode(by_hand.lease())], pyarrow.binary())
+    batch = pyarrow.RecordBatch.from_arrays([rows], ["flush"])
+    assert list(deliver_partition(msgspec.json.encode(by_hand.task), iter([batch]))) == []
+    assert by_hand.arrived == payloads
+    assert by_hand.status["exportedMessagesCount"] == 5
+
+
+def test_a_partition_gives_back_what_the_server_has_not_heard(by_hand: ByHand) -> None:
+    by_hand.create()
+    by_hand.append(5)
+    flush = by_hand.lease()
+    by_hand.server.kill()
+    rows = pyarrow.array([msgspec.json.encode(flush)], pyarrow.binary())
+    batch = pyarrow.RecordBatch.from_arrays([rows], ["flush"])
+    [answer] = deliver_partition(msgspec.json.encode(by_hand.task), iter([batch]))
+    [row] = answer.column("outcome").to_pylist()
+    outcome = msgspec.json.decode(row, type=Outcome)
+    assert (outcome.flush, outcome.next, outcome.done) == (flush.id, 0, True)
+    assert "does not answer" in outcome.error
+    assert by_hand.arrived == []
+
+
+def test_a_flush_that_nobody_wants_any_more_is_not_delivered(by_hand: ByHand) -> None:
+    by_hand.create()
+    by_hand.append(5)
+    flush = by_hand.lease()
+    by_hand.streams.delete("s")
+    assert by_hand.deliver(flush) is None
+    assert by_hand.arrived == []
+
+
+def test_damaged_messages_are_left_out(by_hand: ByHand) -> None:
+    """In the middle of a flush, on the disk of a server that runs: it is found, told, and gone around."""
+    by_hand.create({"batchSize": 500})
+    payloads = by_hand.append(10)
+    [segment] = by_hand.server.data_dir.glob("streams/*/*.open")
+    flip(segment, b"message 4")
+    first = by_hand.lease()
+    assert by_hand.deliver(first) is None
+    assert "damaged" in by_hand.status["errorMessage"]
+    assert by_hand.deliver(by_hand.lease(probing=True)) is None
+    assert by_hand.arrived == [payload for payload in payloads if payload != b"message 4"]
+    assert by_hand.status["lastExportedSequenceNumber"] == 9
+
+
+def flip(path: Path, text: bytes) -> None:
+    """One bit, in place: the server has the file open."""
+    position = path.read_bytes().index(text)
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes([text[0] ^ 1]))
+
+
+# -- packing ----------------------------------------------------------------------------------------
+
+
+def flush_of(number: int, messages: int) -> Flush:
+    return Flush(number, "s", "e", ExportKind.HTTP, {}, 0, messages, 0, "nonce")
+
+
+def test_little_work_is_one_group() -> None:
+    flushes = [flush_of(number, 10) for number in range(5)]
+    assert pack(flushes, 4) == [flushes]
+    assert pack([], 4) == []
+
+
+def test_much_work_is_spread_evenly_and_in_order() -> None:
+    flushes = [flush_of(number, GROUP_MESSAGES_MIN) for number in range(9)]
+    groups = pack(flushes, 4)
+    assert sorted(len(group) for group in groups) == [2, 2, 2, 3]
+    assert all(group == sorted(group, key=lambda flush: flush.id) for group in groups)
+    assert sorted(flush.id for group in groups for flush in group) == list(range(9))
+    assert [group[0].id for group in groups] == [0, 1, 2, 3]
+
+
+def test_one_long_flush_does_not_take_the_others_with_it() -> None:
+    long, *short = [flush_of(0, 100 * GROUP_MESSAGES_MIN), *(flush_of(number, 1) for number in range(1, 6))]
+    assert pack([long, *short], 2) == [[long], short]

@@ -27,7 +27,7 @@ from penstock.errors import ConfigError
 from penstock.pipeline import object_folder
 from penstock.pipeline.destinations.base import PipelineSettings
 from penstock.pipeline.object_folder import FolderStore
-from penstock.pipeline.objects import ObjectRefused, StoreUnavailable, store_for
+from penstock.pipeline.objects import ObjectHeaders, ObjectRefused, StoreUnavailable, store_for
 
 MIB = 1024 * 1024
 ODD_KEYS = [
@@ -81,8 +81,38 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_what_is_put_is_there(stores: TestStore) -> None:
     bucket, store = stores.new_bucket(), stores.store
     store.put(bucket, "a/b.txt", b"hello", {"device": "Pump 7"})
-    assert store.get(bucket, "a/b.txt") == (b"hello", {"device": "Pump 7"})
+    assert store.get(bucket, "a/b.txt")[:2] == (b"hello", {"device": "Pump 7"})
     assert store.keys(bucket) == ["a/b.txt"]
+
+
+def test_headers_are_kept(stores: TestStore) -> None:
+    bucket, store = stores.new_bucket(), stores.store
+    headers = ObjectHeaders("application/octet-stream", "gzip")
+    store.put(bucket, "a/b.gz", b"hello", {"device": "Pump 7"}, headers)
+    kept = store.get(bucket, "a/b.gz")
+    assert (kept.metadata, kept.headers.content_type) == ({"device": "Pump 7"}, "application/octet-stream")
+    if stores.kind != "rclone":  # which keeps the type only
+        assert kept.headers == headers
+    assert store.keys(bucket) == ["a/b.gz"]
+    store.put(bucket, "a/b.gz", b"hello")
+    assert store.get(bucket, "a/b.gz").headers.content_encoding is None
+
+
+@ANY_KEY
+def test_the_key_that_encrypts_is_kept(stores: TestStore) -> None:
+    bucket, store = stores.new_bucket(), stores.store
+    headers = ObjectHeaders("text/plain", None, "arn:aws:kms:us-east-1:123456789012:key/k")
+    store.put(bucket, "k", b"hello", headers=headers)
+    assert store.get(bucket, "k").headers == headers
+
+
+def test_deleted_objects_are_gone(stores: TestStore) -> None:
+    bucket, store = stores.new_bucket(), stores.store
+    for key in ("a/b", "a/c"):
+        store.put(bucket, key, b"x", {"a": "1"}, ObjectHeaders("text/plain"))
+    store.delete(bucket, "a/b")
+    store.delete(bucket, "never/there")
+    assert store.keys(bucket) == ["a/c"]
 
 
 def test_a_body_may_come_in_pieces(stores: TestStore) -> None:
@@ -101,7 +131,7 @@ def test_the_same_key_again_replaces_object_and_metadata(stores: TestStore) -> N
     bucket, store = stores.new_bucket(), stores.store
     store.put(bucket, "k", b"first and longer", {"a": "1"})
     store.put(bucket, "k", b"second")
-    assert store.get(bucket, "k") == (b"second", {})
+    assert store.get(bucket, "k")[:2] == (b"second", {})
     assert store.keys(bucket) == ["k"]
 
 
@@ -113,7 +143,10 @@ def test_parts_make_one_object(stores: TestStore) -> None:
     upload.upload_part(b"end")
     assert store.keys(bucket) == []
     upload.complete()
-    assert store.get(bucket, "k/large") == (b"1" * 5 * MIB + b"2" * 4 * MIB + b"3" * MIB + b"end", {"a": "1"})
+    assert store.get(bucket, "k/large")[:2] == (
+        b"1" * 5 * MIB + b"2" * 4 * MIB + b"3" * MIB + b"end",
+        {"a": "1"},
+    )
 
 
 def test_an_aborted_upload_leaves_nothing(stores: TestStore) -> None:
@@ -139,7 +172,7 @@ def test_odd_keys(stores: TestStore, key: str) -> None:
 def test_very_odd_keys(stores: TestStore, key: str) -> None:
     bucket, store = stores.new_bucket(), stores.store
     store.put(bucket, key, key.encode(), {"a": "1"})
-    assert store.get(bucket, key) == (key.encode(), {"a": "1"})
+    assert store.get(bucket, key)[:2] == (key.encode(), {"a": "1"})
     if key != "control\x01character":  # XML has no way to list this one
         assert store.keys(bucket) == [key]
 
@@ -152,7 +185,7 @@ def test_an_object_may_have_the_name_of_a_folder(stores: TestStore) -> None:
     store.put(bucket, "c/d/e", b"folder first")
     store.put(bucket, "c/d", b"then object")
     assert store.keys(bucket) == ["a", "a/b", "c/d", "c/d/e"]
-    assert store.get(bucket, "a") == (b"object first", {"a": "1"})
+    assert store.get(bucket, "a")[:2] == (b"object first", {"a": "1"})
     store.put(bucket, "a", b"again")
     bodies = [store.get(bucket, key).body for key in ("a", "a/b", "c/d", "c/d/e")]
     assert bodies == [b"again", b"below", b"then object", b"folder first"]
@@ -271,7 +304,9 @@ def test_many_may_write_at_the_same_time(tmp_path: Path) -> None:
     with ThreadPoolExecutor(len(keys)) as threads:
         list(threads.map(write, keys))
     assert store.keys("bucket") == keys
-    assert [store.get("bucket", key) for key in keys] == [(f"{key} 19".encode(), {"n": "19"}) for key in keys]
+    assert [store.get("bucket", key)[:2] for key in keys] == [
+        (f"{key} 19".encode(), {"n": "19"}) for key in keys
+    ]
     assert list((tmp_path / "bucket" / ".%uploads").iterdir()) == []
 
 

@@ -9,6 +9,7 @@ with a lone `%` are free for our own use:
     name%+         a folder that holds the rest of a segment too long for a file name
     name%          the object `name`, where `name/` is a folder because there is an object `name/...` too
     .%metadata-…   user metadata of an object, as JSON
+    .%headers-…    its content type and encoding and the like, as JSON
     .%uploads/     objects that are being written
 """
 
@@ -28,8 +29,10 @@ from urllib.parse import unquote
 import msgspec
 
 from penstock.pipeline.objects import (
+    NO_HEADERS,
     NO_METADATA,
     Body,
+    ObjectHeaders,
     ObjectRefused,
     ObjectStore,
     StoredObject,
@@ -47,6 +50,7 @@ _BUCKET = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f%]")
 _UPLOADS = ".%uploads"
 _METADATA = ".%metadata-"
+_HEADERS = ".%headers-"
 _BESIDE_FOLDER = "%"
 _CONTINUED = "%+"
 _EMPTY = "%empty"
@@ -58,8 +62,15 @@ class FolderStore(ObjectStore):
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def put(self, bucket: str, key: str, body: Body, metadata: Mapping[str, str] = NO_METADATA) -> None:
-        upload = self.multipart(bucket, key, metadata)
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: Body,
+        metadata: Mapping[str, str] = NO_METADATA,
+        headers: ObjectHeaders = NO_HEADERS,
+    ) -> None:
+        upload = self._upload(bucket, key, metadata, headers)
         try:
             upload.upload_part(body)
             upload.complete()
@@ -68,6 +79,11 @@ class FolderStore(ObjectStore):
             raise
 
     def multipart(self, bucket: str, key: str, metadata: Mapping[str, str] = NO_METADATA) -> Upload:
+        return self._upload(bucket, key, metadata, NO_HEADERS)
+
+    def _upload(
+        self, bucket: str, key: str, metadata: Mapping[str, str], headers: ObjectHeaders
+    ) -> _FolderUpload:
         path = self._path(bucket, key)
         check_metadata(metadata)
         folder = self._root / bucket
@@ -75,7 +91,8 @@ class FolderStore(ObjectStore):
         with _errors(self._root):
             _make_folder(uploads, folder)
             _remove_leftovers(uploads)
-            return _FolderUpload(folder, path, uploads / secrets.token_hex(16), metadata)
+            sidecars = {_METADATA: dict(metadata), _HEADERS: _kept(headers)}
+            return _FolderUpload(folder, path, uploads / secrets.token_hex(16), sidecars)
 
     def get(self, bucket: str, key: str) -> StoredObject:
         path = self._path(bucket, key)
@@ -83,9 +100,15 @@ class FolderStore(ObjectStore):
             found = next((p for p in (path, _beside_folder(path)) if p.is_file()), None)
             if found is None:
                 raise ObjectRefused(f"there is no object {key!r} in bucket {bucket!r}")
-            sidecar = _sidecar(path)
-            metadata = sidecar.read_bytes() if sidecar.exists() else b"{}"
-            return StoredObject(found.read_bytes(), msgspec.json.decode(metadata, type=dict[str, str]))
+            headers = ObjectHeaders(**_read_sidecar(path, _HEADERS))
+            return StoredObject(found.read_bytes(), _read_sidecar(path, _METADATA), headers)
+
+    def delete(self, bucket: str, key: str) -> None:
+        path = self._path(bucket, key)
+        with _errors(self._root):
+            for found in (path, _beside_folder(path), _sidecar(path, _METADATA), _sidecar(path, _HEADERS)):
+                if found.is_file():
+                    found.unlink(missing_ok=True)
 
     def keys(self, bucket: str) -> list[str]:
         root = self._bucket_folder(bucket)
@@ -93,7 +116,9 @@ class FolderStore(ObjectStore):
         for folder, folders, files in os.walk(root):
             folders[:] = [name for name in folders if name != _UPLOADS]
             relative = Path(folder).relative_to(root).parts
-            found |= {_key_of((*relative, name)) for name in files if not name.startswith(_METADATA)}
+            found |= {
+                _key_of((*relative, name)) for name in files if not name.startswith((_METADATA, _HEADERS))
+            }
         return sorted(found)
 
     def _bucket_folder(self, bucket: str) -> Path:
@@ -107,11 +132,13 @@ class FolderStore(ObjectStore):
 
 
 class _FolderUpload(Upload):
-    def __init__(self, bucket: Path, path: Path, temporary: Path, metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self, bucket: Path, path: Path, temporary: Path, sidecars: Mapping[str, dict[str, str]]
+    ) -> None:
         self._bucket = bucket
         self._path = path
         self._temporary = temporary
-        self._metadata = metadata
+        self._sidecars = sidecars
         self._descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
     def upload_part(self, body: Body) -> None:
@@ -123,7 +150,8 @@ class _FolderUpload(Upload):
         with _errors(self._bucket):
             os.fsync(self._descriptor)
             _make_folder(self._path.parent, self._bucket)
-            self._keep_metadata()
+            for kind, content in self._sidecars.items():
+                self._keep(kind, content)
             _move_into_place(self._temporary, self._path)
         self._close()
 
@@ -132,14 +160,14 @@ class _FolderUpload(Upload):
         with _errors(self._bucket):
             self._temporary.unlink(missing_ok=True)
 
-    def _keep_metadata(self) -> None:
+    def _keep(self, kind: str, content: dict[str, str]) -> None:
         """Before the object: one that is there is never without its metadata."""
-        sidecar = _sidecar(self._path)
-        if self._metadata:
+        sidecar = _sidecar(self._path, kind)
+        if content:
             temporary = self._temporary.with_suffix(".json")
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
-                _write(descriptor, msgspec.json.encode(self._metadata))
+                _write(descriptor, msgspec.json.encode(content))
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -196,8 +224,17 @@ def _beside_folder(path: Path) -> Path:
     return path.with_name(path.name + _BESIDE_FOLDER)
 
 
-def _sidecar(path: Path) -> Path:
-    return path.with_name(_METADATA + path.name)
+def _sidecar(path: Path, kind: str) -> Path:
+    return path.with_name(kind + path.name)
+
+
+def _read_sidecar(path: Path, kind: str) -> dict[str, str]:
+    sidecar = _sidecar(path, kind)
+    return msgspec.json.decode(sidecar.read_bytes(), type=dict[str, str]) if sidecar.exists() else {}
+
+
+def _kept(headers: ObjectHeaders) -> dict[str, str]:
+    return {name: value for name, value in headers._asdict().items() if value is not None}
 
 
 # -- files ------------------------------------------------------------------------------------------

@@ -20,8 +20,10 @@ from botocore.exceptions import (
 from penstock.pipeline import aws
 from penstock.pipeline.destinations.base import DeliveryFailed, PipelineSettings
 from penstock.pipeline.objects import (
+    NO_HEADERS,
     NO_METADATA,
     Body,
+    ObjectHeaders,
     ObjectRefused,
     ObjectStore,
     StoredObject,
@@ -77,11 +79,21 @@ class S3Store(ObjectStore):
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
 
-    def put(self, bucket: str, key: str, body: Body, metadata: Mapping[str, str] = NO_METADATA) -> None:
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: Body,
+        metadata: Mapping[str, str] = NO_METADATA,
+        headers: ObjectHeaders = NO_HEADERS,
+    ) -> None:
         check_key(key)
         check_metadata(metadata)
+        where: dict[str, Any] = {"Bucket": bucket, "Key": key}
         with _seekable(body) as content, _errors(bucket, key):
-            self.client().put_object(Bucket=bucket, Key=key, Body=content, Metadata=dict(metadata))
+            self.client().put_object(
+                **where, Body=content, Metadata=dict(metadata), **_header_arguments(headers)
+            )
 
     def multipart(self, bucket: str, key: str, metadata: Mapping[str, str] = NO_METADATA) -> Upload:
         check_key(key)
@@ -95,7 +107,11 @@ class S3Store(ObjectStore):
             answer = self.client().get_object(Bucket=bucket, Key=key)
             with answer["Body"] as body:
                 metadata = {name.lower(): value for name, value in answer["Metadata"].items()}
-                return StoredObject(body.read(), metadata)
+                return StoredObject(body.read(), metadata, _headers_of(answer))
+
+    def delete(self, bucket: str, key: str) -> None:
+        with _errors(bucket, key):
+            self.client().delete_object(Bucket=bucket, Key=key)
 
     def keys(self, bucket: str) -> list[str]:
         with _errors(bucket, ""):
@@ -111,6 +127,20 @@ class S3Store(ObjectStore):
         if "AWS_RESPONSE_CHECKSUM_VALIDATION" not in os.environ:
             client.meta.config.response_checksum_validation = "when_required"
         return client
+
+
+def _header_arguments(headers: ObjectHeaders) -> dict[str, str]:
+    given = {
+        "ContentType": headers.content_type,
+        "ContentEncoding": headers.content_encoding,
+        "ServerSideEncryption": "aws:kms" if headers.kms_key else None,
+        "SSEKMSKeyId": headers.kms_key,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _headers_of(answer: Mapping[str, Any]) -> ObjectHeaders:
+    return ObjectHeaders(answer.get("ContentType"), answer.get("ContentEncoding"), answer.get("SSEKMSKeyId"))
 
 
 class _S3Upload(Upload):
@@ -178,4 +208,4 @@ def _translated(where: str, error: ClientError) -> ObjectRefused | StoreUnavaila
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
     text = f"{where}: {code}: {error.response.get('Error', {}).get('Message', '')}"
     passing = code in RETRIED_CODES or code in CREDENTIAL_CODES or status in RETRIED_STATUSES or status >= 500
-    return StoreUnavailable(text) if passing else ObjectRefused(text)
+    return StoreUnavailable(text, code) if passing else ObjectRefused(text, code)

@@ -22,17 +22,37 @@ _METADATA_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-zA-Z]+")
 _METADATA_VALUE = re.compile(r"[ -~\t]*")
 
 
-class ObjectRefused(PenstockError):
+class ObjectError(PenstockError):
+    """The store did not do what it was asked."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code  # what S3 calls it, if S3 has said something
+
+
+class ObjectRefused(ObjectError):
     """The store will not take this object, now or later: bucket, key, metadata or permission is wrong."""
 
 
-class StoreUnavailable(PenstockError):
+class StoreUnavailable(ObjectError):
     """The store could not do it now. The same call may succeed later."""
+
+
+class ObjectHeaders(NamedTuple):
+    """What a store keeps of an object besides its bytes, and gives back when it is read."""
+
+    content_type: str | None = None
+    content_encoding: str | None = None
+    kms_key: str | None = None  # S3 encrypts the object with this key
+
+
+NO_HEADERS = ObjectHeaders()
 
 
 class StoredObject(NamedTuple):
     body: bytes
     metadata: dict[str, str]
+    headers: ObjectHeaders = NO_HEADERS
 
 
 class Upload(ABC):
@@ -53,7 +73,14 @@ class ObjectStore(ABC):
     """Calls raise ObjectRefused or StoreUnavailable; what iterating over a body raises passes through."""
 
     @abstractmethod
-    def put(self, bucket: str, key: str, body: Body, metadata: Mapping[str, str] = NO_METADATA) -> None:
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: Body,
+        metadata: Mapping[str, str] = NO_METADATA,
+        headers: ObjectHeaders = NO_HEADERS,
+    ) -> None:
         """Store an object whole, or not at all. One of the same key is replaced."""
 
     @abstractmethod
@@ -61,6 +88,10 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get(self, bucket: str, key: str) -> StoredObject: ...
+
+    @abstractmethod
+    def delete(self, bucket: str, key: str) -> None:
+        """Remove an object, if it is there."""
 
     @abstractmethod
     def keys(self, bucket: str) -> list[str]:

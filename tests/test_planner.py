@@ -23,7 +23,8 @@ from penstock.model import (
     StreamDefinition,
     StreamInfo,
 )
-from penstock.planner import BACKOFF_MAX_S, LEASE_S, ExportRun, Planner
+from penstock.planner import BACKOFF_MAX_S, LEASE_S, Planner
+from penstock.runs import ExportRun
 
 HTTP = {"uri": "http://127.0.0.1:1/"}
 MINUTE_MS = 60_000
@@ -54,11 +55,7 @@ class PlannerRig(Rig):
 
     def drain(self) -> None:
         super().drain()
-        self.run(self._settled())
-
-    async def _settled(self) -> None:
-        while self.planner._tasks:
-            await asyncio.wait(self.planner._tasks)
+        self.run(self.planner.settled())
 
     def dispose(self) -> None:
         self.drain()

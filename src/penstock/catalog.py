@@ -208,21 +208,19 @@ class Catalog:
         with self._lock:
             return [FlushRow(*row) for row in self._database.execute("SELECT * FROM flushes ORDER BY id")]
 
-    def add_flushes(
-        self, rows: Iterable[FlushRow], planned: Iterable[tuple[int, ExportStatus]] = ()
-    ) -> None:
-        """Planned ranges, written down before anybody gets them, with how far their exports are planned by that."""
-        encoded = [(msgspec.json.encode(status), key, status.identifier) for key, status in planned]
+    def add_flushes(self, rows: Iterable[FlushRow]) -> None:
+        """Planned ranges, written down before anybody gets them."""
         with self._lock, self._database as database:
             database.execute("BEGIN IMMEDIATE")
             database.executemany("INSERT INTO flushes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            database.executemany(_SET_STATUS, encoded)
 
     def change_flushes(self, settings: Iterable[tuple[int, bytes]]) -> None:
         """Other settings for flushes, before anybody gets them with these."""
         with self._lock, self._database as database:
             database.execute("BEGIN IMMEDIATE")
-            database.executemany("UPDATE flushes SET settings = ? WHERE id = ?", [(b, a) for a, b in settings])
+            database.executemany(
+                "UPDATE flushes SET settings = ? WHERE id = ?", [(b, a) for a, b in settings]
+            )
 
     def remove_flush(self, number: int) -> None:
         with self._lock:

@@ -387,6 +387,7 @@ class Committer:
         committed_next = batch.finish(failures)
         if committed_next > max(batch.first_sequence, stream.visible_next):
             stream.visible_next = committed_next
+            stream.visible_bytes += batch.data_bytes
         if stream.watched or stream.exported:
             self._on_visible(stream)
 

@@ -82,6 +82,7 @@ class ExportStatus(msgspec.Struct):
     exported_messages: int = 0
     skipped_messages: int = 0  # refused by the destination for good
     lost_messages: int = 0  # deleted from the stream before they were exported
+    planned_next: int = 0  # of a delivery stream: what is before is in a flush, or done
 
 
 class StreamInfo(msgspec.Struct, frozen=True):

@@ -14,121 +14,31 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from penstock.catalog import FlushRow
+from penstock.delivery.settings import EXPORT_IDENTIFIER, DataKey
 from penstock.errors import CorruptMessages, InvalidRequest, PenstockError
-from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer, batch_size
+from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer
 from penstock.log.stream import Stream
-from penstock.model import Export, ExportKind, ExportStatus, Persistence, StreamDefinition, StreamInfo
-from penstock.s3_status import Status, StatusLevel, status_message, task_as_sent, wants_status
+from penstock.model import Export, ExportKind, ExportStatus, StreamDefinition, StreamInfo
+from penstock.progress_notes import ProgressNotes
+from penstock.runs import DeliveryRun, ExportRun, FlushRun, PlannedRange, run_for
 from penstock.streams import Streams
+from penstock.task_statuses import TaskStatuses
 
 logger = logging.getLogger(__name__)
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 300.0
+RETENTION_S = 86_400.0
 LEASE_S = 10.0
 LEASE_RENEWAL_MS = 3000
 FLUSH_BYTES_MAX = 64 * 1024 * 1024
-TASKS_MAX = 16  # S3 file tasks in one flush
-LAST_PRIORITY = 11
 NUMBER_BITS = 48
-NOTE_LATER_S = 0.1
 DAMAGE_READ_BYTES = 1024 * 1024
-
-
-class ExportRun:
-    """One export at work: its configuration, its position, and the flush it is busy with."""
-
-    def __init__(self, stream: Stream, export: Export, status: ExportStatus) -> None:
-        self.stream = stream
-        self.export = export
-        self.status = status
-        self.flush: Flush | None = None
-        self.holder: str | None = None  # the pipeline that has the flush
-        self.handed_out_s = 0.0
-        self.attempt_ended = True
-        self.progressed = False  # the present attempt has delivered something
-        self.statuses_heard = 0  # status messages of the present attempt
-        self.upload = (0, 0)  # bytes done and bytes in all of its long upload, if it is at one
-        self.failures = 0
-        self.not_before_s = 0.0
-        self.pending_since_s: float | None = None
-        self.accounted_next = self.position  # what became of all messages before is known
-
-    @property
-    def key(self) -> tuple[int, str]:
-        return self.stream.key, self.export.identifier
-
-    @property
-    def priority(self) -> int:
-        return int(self.export.settings.get("priority", LAST_PRIORITY))
-
-    @property
-    def position(self) -> int:
-        """The next message to export."""
-        done = self.status.last_exported_sequence_number
-        wanted = done + 1 if done >= 0 else self.export.start_sequence_number
-        return max(wanted, self.stream.oldest_sequence)
-
-    @property
-    def waiting_messages(self) -> int:
-        return max(0, self.stream.visible_next - self.position)
-
-    @property
-    def state(self) -> str:
-        """In a word, for operators."""
-        if self.export.disabled:
-            return "paused"
-        if self.holder is not None:
-            return "retrying" if self.failures else "delivering"
-        if self.failures:
-            return "failing"
-        return "waiting" if self.waiting_messages else "idle"
-
-    def lose(self, messages: int) -> None:
-        if messages > 0:
-            self.status.lost_messages += messages
-            logger.warning(
-                "stream %s: %d messages were deleted before export %s had them",
-                self.stream.definition.name, messages, self.export.identifier,
-            )  # fmt: skip
-
-    def due_at_s(self, now_s: float) -> float | None:
-        """When the export can be handed out next; None if that depends on something else happening."""
-        if self.export.disabled or self.holder is not None:
-            return None
-        if self.flush is not None:
-            return self.not_before_s
-        if self.waiting_messages == 0:
-            return None
-        interval_ms = self.export.settings.get("batchIntervalMillis")
-        if interval_ms is None or self.waiting_messages >= self.batch_size:
-            return self.not_before_s
-        since_s = self.pending_since_s if self.pending_since_s is not None else now_s
-        return max(self.not_before_s, since_s + float(interval_ms) / 1000)
-
-    @property
-    def batch_size(self) -> int:
-        return batch_size(self.export.kind, self.export.settings)
-
-    @property
-    def average_bytes(self) -> int:
-        """Of a message of the stream, roughly."""
-        held = max(1, self.stream.visible_next - self.stream.oldest_sequence)
-        return max(1, self.stream.charged_bytes // held)
-
-    def next_range(self, size_max_bytes: int) -> tuple[int, int]:
-        """What an attempt would take: what is left of the flush, or else all that waits, within bounds."""
-        if self.flush is not None:
-            return self.flush.first, self.flush.next
-        first = self.position
-        waiting = self.stream.visible_next - first
-        if self.export.kind is ExportKind.S3_TASK_EXECUTOR:
-            return first, first + min(waiting, TASKS_MAX)
-        return first, first + min(waiting, max(1, size_max_bytes // self.average_bytes))
 
 
 class Planner:
@@ -138,29 +48,29 @@ class Planner:
         *,
         slots: int,
         bandwidth_kbps: int | None,
+        retention_s: float = RETENTION_S,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._streams = streams
         self._store = streams.store
         self.monotonic_s = monotonic_s
-        self._loop = asyncio.get_running_loop()
         self._slots = slots
+        self._retention_ms = int(retention_s * 1000)
         self._bandwidth_bytes_per_s = bandwidth_kbps * 125 if bandwidth_kbps else None
         self._credit_bytes = float(self._bandwidth_bytes_per_s or 0)
         self._credit_at_s = self.monotonic_s()
         # Under a cap no more than it allows in a second: a larger burst would be no cap at all.
         self._flush_bytes_max = min(FLUSH_BYTES_MAX, self._bandwidth_bytes_per_s or FLUSH_BYTES_MAX)
         self._runs: dict[tuple[int, str], ExportRun] = {}
-        self._by_flush: dict[int, ExportRun] = {}
+        self._by_flush: dict[int, FlushRun] = {}
         self._pipelines: dict[str, float] = {}  # when each was heard of last
         self._sleepers: set[asyncio.Event] = set()  # leases that wait for something to become due
         self._closing = False
         self._planning = asyncio.Lock()
-        self._unnoted: dict[ExportRun, None] = {}  # in memory ahead of the catalog
-        self._finished: list[int] = []  # flushes that the catalog still has
-        self._noting = asyncio.Lock()
-        self._note_due = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._statuses = TaskStatuses(streams)
+        self._notes = ProgressNotes(self._store.catalog, self._is_present, self._wake)
+        # How records of a delivery stream can be opened, by its name: asked whenever a flush is handed out.
+        self.data_keys: Callable[[str], list[DataKey]] = lambda _: []
         rows = self._store.catalog.flushes()
         # Pipelines outlive servers: what they report of a flush must not be taken for that of another one.
         self._next_flush_id = secrets.randbits(NUMBER_BITS)
@@ -168,6 +78,9 @@ class Planner:
         for row in rows:
             self._adopt(row)
         streams.watch(self._messages_visible, self.definitions_changed)
+
+    def _is_present(self, run: ExportRun) -> bool:
+        return self._runs.get(run.key) is run
 
     # -- following the streams ----------------------------------------------------------------------
 
@@ -181,93 +94,73 @@ class Planner:
                 run = self._runs.get((stream.key, export.identifier))
                 status = statuses[export.identifier]
                 if run is None or run.export.kind is not export.kind:
-                    run = ExportRun(stream, export, status)
-                    if run.waiting_messages:
-                        run.pending_since_s = self.monotonic_s()
+                    run = self._new_run(stream, export, status)
                 elif status.last_exported_sequence_number != run.status.last_exported_sequence_number:
                     # The position was moved by hand: what was planned from the old one is void.
-                    self._forget_flush(run)
+                    self._forget_flushes(run)
                     moved.append(run)
                 if export.settings != run.export.settings:
-                    run.failures, run.not_before_s = 0, 0.0  # whatever was wrong may be right now
+                    run.retry_at_once()  # whatever was wrong may be right now
                 run.export, run.status = export, status
                 runs[run.key] = run
             stream.exported = bool(stream.definition.exports)
         for run in moved:
             run.accounted_next = run.position
+            run.moves += 1
         for key, run in self._runs.items():
             if runs.get(key) is not run:
-                self._tell_of_cancelled_tasks(run)
-                self._forget_flush(run)
+                self._cancel(run)
         self._runs = runs
-        if self._noting.locked():
-            # What is being noted may be of before the change, and be stored behind it: note all once more.
-            self._unnoted |= dict.fromkeys(runs.values())
-            self._note_soon()
+        self._notes.definitions_changed(runs.values())
         self._wake()
 
-    def _tell_of_cancelled_tasks(self, run: ExportRun) -> None:
-        """The export is deleted: S3 tasks that a pipeline was busy with end as Canceled."""
-        flush = run.flush
-        if flush is None or run.holder is None or run.export.kind is not ExportKind.S3_TASK_EXECUTOR:
-            return
-        if wants_status(run.export.settings, StatusLevel.WARN):
-            task = self._loop.create_task(self._append_cancelled(run, flush.first, flush.next))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _new_run(self, stream: Stream, export: Export, status: ExportStatus) -> ExportRun:
+        run = run_for(stream, export, status)
+        if run.waiting_messages:
+            # They have waited before the server was started too.
+            arrival_ms = stream.arrival_ms(run.position)
+            age_ms = 0 if arrival_ms is None else max(0, self._store.wall_ms() - arrival_ms)
+            run.pending_since_s = self.monotonic_s() - age_ms / 1000
+        return run
 
-    async def _append_cancelled(self, run: ExportRun, first: int, behind: int) -> None:
-        try:
-            reading = await asyncio.to_thread(run.stream.read, first, behind - first, FLUSH_BYTES_MAX)
-        except PenstockError as error:
-            logger.warning("export %s: cancelled tasks cannot be read: %s", run.key, error)
-            return
-        texts = [
-            status_message(
-                status=Status.CANCELED,
-                level=StatusLevel.WARN,
-                text="the export was deleted before the task was done",
-                task=task_as_sent(message.payload),
-                export_identifier=run.export.identifier,
-                stream=run.stream.definition.name,
-                sequence_number=message.sequence_number,
-            )
-            for message in reading.messages
-            if message.sequence_number < behind
-        ]
-        self._append_status_messages(run.export.status_stream_name, texts)
+    def _cancel(self, run: ExportRun) -> None:
+        """The export is deleted."""
+        for flush_run in run.flushes.values():
+            if flush_run.holder is not None and run.export.kind is ExportKind.S3_TASK_EXECUTOR:
+                self._statuses.tell_of_cancelled(flush_run)
+        self._forget_flushes(run)
 
-    def _forget_flush(self, run: ExportRun) -> None:
-        if run.flush is not None:
-            self._by_flush.pop(run.flush.id, None)
-            self._finished.append(run.flush.id)
-            self._note_soon()
-        run.flush = run.holder = None
+    def _forget_flushes(self, run: ExportRun) -> None:
+        for flush_run in list(run.flushes.values()):
+            self._drop(flush_run)
+
+    def _drop(self, flush_run: FlushRun) -> None:
+        number = flush_run.flush.id
+        del flush_run.run.flushes[number]
+        self._by_flush.pop(number, None)
+        self._notes.finished(number)
+        self._notes.write_soon()
 
     def _adopt(self, row: FlushRow) -> None:
         """A flush from before the restart: the same range and name, to be handed out again."""
         run = self._runs.get((row.stream_key, row.identifier))
-        if run is None or run.flush is not None or not self._still_holds(row, run):
+        if run is None or not run.still_wants(row.first, row.next):
             self._store.catalog.remove_flush(row.id)
             return
-        run.accounted_next = row.first
-        run.flush = self._new_flush(run, row.id, row.first, row.next, row.planned_ms, row.nonce)
-        self._by_flush[row.id] = run
-
-    def _still_holds(self, row: FlushRow, run: ExportRun) -> bool:
-        """Not if the position is elsewhere, or the messages went with the process that had them."""
-        in_memory = run.stream.definition.persistence is Persistence.MEMORY
-        return row.first <= run.position < row.next and not in_memory
+        settings = run.export.settings if row.settings is None else msgspec.json.decode(row.settings)
+        run.adopt(self._new_flush(run, row.id, settings, row[3:7]))
+        self._by_flush[row.id] = run.flushes[row.id]
 
     def _new_flush(
-        self, run: ExportRun, number: int, first: int, behind: int, planned_ms: int, nonce: str
+        self, run: ExportRun, number: int, settings: dict[str, Any], planned: tuple[int, int, int, str]
     ) -> Flush:
+        first, behind, planned_ms, nonce = planned
         return Flush(
             id=number,
             stream=run.stream.definition.name,
             identifier=run.export.identifier,
             kind=run.export.kind,
-            settings=run.export.settings,
+            settings=settings,
             first=first,
             next=behind,
             planned_ms=planned_ms,
@@ -283,29 +176,22 @@ class Planner:
             run = self._runs.get((stream.key, export.identifier))
             if run is None:
                 continue
-            self._note_loss(run)
-            if run.pending_since_s is None and run.waiting_messages:
-                run.pending_since_s = now_s
+            self._note_deleted(run)
+            if run.messages_visible(now_s):
                 news = True
             if not news:
-                due_s = run.due_at_s(now_s)
+                due_s = run.due_at_s(now_s, probing=False)
                 news = due_s is not None and due_s <= now_s
         if news:
             self._wake()
 
-    def _note_loss(self, run: ExportRun) -> None:
-        """Count messages that were deleted before anybody could export them."""
-        oldest = run.stream.oldest_sequence
-        if oldest <= run.accounted_next or run.holder is not None:  # its holder may have had them before
-            return
-        run.lose(oldest - run.accounted_next)
-        run.accounted_next = oldest
-        if run.flush is not None:
-            run.flush.first = min(oldest, run.flush.next)
-            if run.flush.first == run.flush.next:
-                self._forget_flush(run)
-        self._unnoted[run] = None
-        self._note_soon()
+    def _note_deleted(self, run: ExportRun) -> None:
+        if run.note_deleted():
+            for flush_run in list(run.flushes.values()):
+                if flush_run.flush.first >= flush_run.flush.next:
+                    self._drop(flush_run)
+            self._notes.changed(run)
+            self._notes.write_soon()
 
     # -- leasing ------------------------------------------------------------------------------------
 
@@ -345,6 +231,11 @@ class Planner:
         self._closing = True
         self._wake()
 
+    async def settled(self) -> None:
+        """Return when nothing is left to be written of what has happened."""
+        while tasks := self._notes.tasks | self._statuses.tasks:
+            await asyncio.wait(tasks)
+
     def renew(self, pipeline: str, flushes: Iterable[int] | None = None) -> None:
         """The pipeline is there. What it does not know that it has never reached it, and goes back."""
         now_s = self._pipelines[pipeline] = self.monotonic_s()
@@ -355,9 +246,9 @@ class Planner:
             # Not what was handed out just now, and may be on its way.
             if run.holder == pipeline and number not in known and run.handed_out_s <= now_s - LEASE_S:
                 logger.warning(
-                    "the pipeline %s does not know of its flush %s; it goes back", pipeline, run.key
+                    "the pipeline %s does not know of its flush %s; it goes back", pipeline, run.run.key
                 )
-                run.holder, run.attempt_ended = None, True
+                run.give_back()
                 self._wake()
 
     def give_back(self, leases: Leases) -> None:
@@ -365,7 +256,7 @@ class Planner:
         for flush in leases.flushes:
             run = self._by_flush.get(flush.id)
             if run is not None:
-                run.holder, run.attempt_ended = None, True
+                run.give_back()
         self._wake()
 
     def _take_back_expired(self) -> None:
@@ -375,11 +266,11 @@ class Planner:
             del self._pipelines[name]
         for run in self._by_flush.values():
             if run.holder is not None and run.holder not in self._pipelines:
-                logger.warning("the pipeline %s is gone; its flush %s goes back", run.holder, run.key)
+                logger.warning("the pipeline %s is gone; its flush %s goes back", run.holder, run.run.key)
                 run.holder = None
 
     def _next_due_s(self, now_s: float, probing: bool) -> float:
-        times = (run.due_at_s(now_s) for run in self._runs.values() if bool(run.failures) == probing)
+        times = (run.due_at_s(now_s, probing) for run in self._runs.values())
         next_s = min((at_s for at_s in times if at_s is not None), default=now_s + LEASE_S)
         if any(run.holder is not None for run in self._by_flush.values()):
             next_s = min(next_s, min(self._pipelines.values(), default=now_s) + LEASE_S)
@@ -389,58 +280,99 @@ class Planner:
         now_s = self.monotonic_s()
         due = []
         for run in self._runs.values():
-            self._note_loss(run)
-            at_s = run.due_at_s(now_s)
-            if at_s is not None and at_s <= now_s and bool(run.failures) == request.probing:
+            self._note_deleted(run)
+            at_s = run.due_at_s(now_s, request.probing)
+            if at_s is not None and at_s <= now_s:
                 due.append(run)
         due.sort(key=lambda run: (run.priority, run.pending_since_s or 0.0))
         chosen = self._within_bandwidth(due[: request.flushes_max], now_s)
-        new = [run for run in chosen if run.flush is None]
-        if new:
-            await self._plan_flushes(new)
-        flushes = []
-        for run in chosen:
-            flush = run.flush
-            if flush is None:  # cancelled while it was being written down
-                continue
-            flush.attempt += 1
-            flush.settings = run.export.settings
-            run.holder, run.handed_out_s = request.pipeline, now_s
-            run.attempt_ended, run.progressed, run.statuses_heard = False, False, 0
-            run.upload = (0, 0)
-            flushes.append(flush)
-        return flushes
+        await self._plan_flushes(
+            [run for run in chosen if _is_past(run.new_flush_at_s(now_s, request.probing), now_s)]
+        )
+        flush_runs = [
+            flush_run
+            for run in chosen
+            if self._is_present(run) and not run.export.disabled
+            for flush_run in run.due_flushes(now_s, request.probing)
+        ]
+        flush_runs = await self._with_settings(flush_runs[: request.flushes_max])
+        return [self._hand_out(flush_run, request.pipeline, now_s) for flush_run in flush_runs]
+
+    def _hand_out(self, flush_run: FlushRun, pipeline: str, now_s: float) -> Flush:
+        flush_run.begin_attempt(pipeline, now_s)
+        flush = flush_run.flush
+        if flush.kind is not ExportKind.DELIVERY:
+            return flush
+        keys = msgspec.to_builtins(self.data_keys(flush.stream))
+        return msgspec.structs.replace(flush, settings={**flush.settings, "data_keys": keys})
+
+    async def _with_settings(self, flush_runs: list[FlushRun]) -> list[FlushRun]:
+        """Each with the settings of its next attempt; where names depend on them, they are written down before."""
+        changed = []
+        for flush_run in flush_runs:
+            settings = flush_run.run.settings_for(flush_run)
+            if settings != flush_run.flush.settings:
+                flush_run.flush.settings = settings
+                if flush_run.flush.kind is ExportKind.DELIVERY:
+                    changed.append((flush_run.flush.id, msgspec.json.encode(settings)))
+        if changed:
+            try:
+                await asyncio.to_thread(self._store.catalog.change_flushes, changed)
+            except sqlite3.Error as error:
+                logger.error("the catalog failed (%s): nothing is handed out for now; check the disk", error)
+                return []
+        return [flush_run for flush_run in flush_runs if flush_run.flush.id in self._by_flush]
 
     async def _plan_flushes(self, runs: list[ExportRun]) -> None:
-        """Afterwards each run has a flush that is in the catalog, or none."""
-        rows = []
+        """New flushes for these, in the catalog before anybody gets them."""
+        rows: list[FlushRow] = []
+        planned: list[tuple[ExportRun, Flush, int, int]] = []
         for run in runs:
-            flush = self._plan_flush(run)
-            rows.append(
-                FlushRow(
-                    flush.id, run.stream.key, flush.identifier,
-                    flush.first, flush.next, flush.planned_ms, flush.nonce,
+            for part in await self._next_ranges(run):
+                settings = run.export.settings
+                flush = self._new_flush(
+                    run,
+                    self._next_flush_id,
+                    settings,
+                    (part.first, part.next, part.planned_ms, secrets.token_hex(8)),
                 )
-            )  # fmt: skip
+                self._next_flush_id += 1
+                frozen = msgspec.json.encode(settings) if flush.kind is ExportKind.DELIVERY else None
+                rows.append(
+                    FlushRow(
+                        flush.id, run.stream.key, flush.identifier, flush.first, flush.next,
+                        flush.planned_ms, flush.nonce, frozen,
+                    )
+                )  # fmt: skip
+                planned.append((run, flush, part.payload_bytes, run.moves))
+        if not rows:
+            return
         try:
             await asyncio.to_thread(self._store.catalog.add_flushes, rows)
         except sqlite3.Error as error:
             logger.error("the catalog failed (%s): nothing is handed out for now; check the disk", error)
-            for run, row in zip(runs, rows, strict=True):
-                self._by_flush.pop(row.id, None)
-                run.flush = None
-                run.not_before_s = self.monotonic_s() + BACKOFF_FIRST_S
-        self._finished += [row.id for row in rows if row.id not in self._by_flush]
+            for run in runs:
+                run.held_until_s = self.monotonic_s() + BACKOFF_FIRST_S
+            return
+        now_s = self.monotonic_s()
+        for run, flush, payload_bytes, moves in planned:
+            if self._is_present(run) and run.moves == moves:
+                run.planned(flush, payload_bytes, now_s)
+                self._by_flush[flush.id] = run.flushes[flush.id]
+            else:  # cancelled while it was being written down
+                self._notes.finished(flush.id)
+                self._notes.write_soon()
 
-    def _plan_flush(self, run: ExportRun) -> Flush:
-        first, behind = run.next_range(self._flush_bytes_max)
-        run.accounted_next = first
-        number = self._next_flush_id
-        self._next_flush_id += 1
-        run.flush = self._new_flush(run, number, first, behind, self._store.wall_ms(), secrets.token_hex(8))
-        run.pending_since_s = None if behind >= run.stream.visible_next else self.monotonic_s()
-        self._by_flush[number] = run
-        return run.flush
+    async def _next_ranges(self, run: ExportRun) -> list[PlannedRange]:
+        bounds = (self._flush_bytes_max, run.stream.visible_next, self._store.wall_ms())
+        if run.export.kind is not ExportKind.DELIVERY:
+            return run.next_ranges(*bounds)
+        try:
+            return await asyncio.to_thread(run.next_ranges, *bounds)
+        except (OSError, PenstockError) as error:
+            logger.error("stream %s cannot be measured: %s", run.stream.definition.name, error)
+            run.held_until_s = self.monotonic_s() + BACKOFF_FIRST_S
+            return []
 
     def _within_bandwidth(self, due: list[ExportRun], now_s: float) -> list[ExportRun]:
         """As many as the average rate allows: credit grows with time, and a flush may overdraw it once."""
@@ -452,11 +384,10 @@ class Planner:
         chosen = []
         for run in due:
             if self._credit_bytes <= 0:
-                run.not_before_s = now_s + (1 - self._credit_bytes) / rate
+                run.held_until_s = now_s + (1 - self._credit_bytes) / rate
                 continue
             chosen.append(run)
-            first, behind = run.next_range(self._flush_bytes_max)
-            self._credit_bytes -= (behind - first) * run.average_bytes
+            self._credit_bytes -= run.due_bytes(now_s, self._flush_bytes_max)
         return chosen
 
     # -- reports ------------------------------------------------------------------------------------
@@ -470,146 +401,152 @@ class Planner:
             if outcome.damaged:
                 await self._look_at_damage(outcome.flush)
         # First: a task that counts as done is never told of again.
-        for sink in [self._append_statuses_of(outcome) for outcome in outcomes if outcome.status_messages]:
-            await sink.stored
+        for stored in [self._append_statuses_of(outcome) for outcome in outcomes if outcome.status_messages]:
+            await stored
         for outcome in outcomes:
-            run = self._by_flush.get(outcome.flush)
-            if run is None or run.flush is None:
+            flush_run = self._by_flush.get(outcome.flush)
+            if flush_run is None:
                 answer.cancelled.append(outcome.flush)
                 continue
-            present = outcome.attempt == run.flush.attempt
-            self._apply(run, outcome, present)
-            answer.positions[outcome.flush] = run.flush.first
+            run, flush = flush_run.run, flush_run.flush
+            present = outcome.attempt == flush.attempt
+            self._apply(flush_run, outcome, present)
+            answer.positions[outcome.flush] = flush.first
             if run.export.disabled or not present:
                 answer.cancelled.append(outcome.flush)
-            self._unnoted[run] = None
-            if run.flush.first >= run.flush.next:
-                self._finish(run)
+            self._notes.changed(run)
+            if flush.first >= flush.next:
+                self._finish(flush_run)
             elif present:
-                self._follow_attempt(run, outcome, pipeline)
-        await self._note_progress()
+                self._follow_attempt(flush_run, outcome, pipeline)
+        await self._notes.write()
         return answer
 
-    def _append_statuses_of(self, outcome: Outcome) -> _StatusSink:
+    def _append_statuses_of(self, outcome: Outcome) -> asyncio.Future[None]:
         """Those that are new; all of an attempt that was given up, for what it tells is true all the same."""
-        run = self._by_flush.get(outcome.flush)
-        if run is None or run.flush is None:
-            return self._append_status_messages(None, [])
+        flush_run = self._by_flush.get(outcome.flush)
+        if flush_run is None:
+            return self._statuses.append(None, [])
         heard = 0
-        if outcome.attempt == run.flush.attempt:
-            heard = run.statuses_heard
-            run.statuses_heard = max(heard, outcome.statuses_before + len(outcome.status_messages))
-        name = run.export.status_stream_name
-        return self._append_status_messages(
-            name, outcome.status_messages[max(0, heard - outcome.statuses_before) :]
-        )
+        if outcome.attempt == flush_run.flush.attempt:
+            heard = flush_run.statuses_heard
+            flush_run.statuses_heard = max(heard, outcome.statuses_before + len(outcome.status_messages))
+        name = flush_run.run.export.status_stream_name
+        return self._statuses.append(name, outcome.status_messages[max(0, heard - outcome.statuses_before) :])
 
-    async def _note_progress(self) -> None:
-        """Write down what has changed since the last time, in the order it changed."""
-        async with self._noting:
-            runs, self._unnoted = self._unnoted, {}
-            finished, self._finished = self._finished, []
-            if not runs and not finished:
-                return  # somebody else's note had ours too
-            present = [run for run in runs if self._runs.get(run.key) is run]
-            statuses = [(run.stream.key, msgspec.structs.replace(run.status)) for run in present]
-            moved = [(run.flush.id, run.flush.first) for run in present if run.flush is not None]
-            try:
-                await asyncio.to_thread(self._store.catalog.note_progress, statuses, moved, finished)
-            except sqlite3.Error:
-                self._unnoted = {**runs, **self._unnoted}
-                self._finished = finished + self._finished
-                raise
-        self._wake()
-
-    def _note_soon(self) -> None:
-        if not self._note_due:
-            self._note_due = True
-            task = self._loop.create_task(self._note_later())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _note_later(self) -> None:
-        await asyncio.sleep(NOTE_LATER_S)
-        self._note_due = False
-        try:
-            await self._note_progress()
-        except sqlite3.Error as error:
-            logger.error(
-                "the catalog failed (%s): what exports have done is noted later; check the disk", error
-            )
-
-    def _apply(self, run: ExportRun, outcome: Outcome, present: bool) -> None:
+    def _apply(self, flush_run: FlushRun, outcome: Outcome, present: bool) -> None:
         """What was delivered is delivered, whoever did it: also by an attempt that nobody waits for any more."""
-        flush, status = run.flush, run.status
-        assert flush is not None
+        run, flush = flush_run.run, flush_run.flush
+        status = run.status
+        flush_run.touched = flush_run.touched or bool(outcome.objects) or not present
+        if present and outcome.upload_total_bytes:
+            flush_run.upload = (outcome.upload_bytes, outcome.upload_total_bytes)
         if present and outcome.error:
             status.error_message = outcome.error
         if outcome.next > flush.first:
-            before, flush.first = flush.first, min(outcome.next, flush.next)
-            unseen = flush.first - before - outcome.messages - outcome.skipped
-            run.lose(min(unseen, run.stream.oldest_sequence - before))
-            run.accounted_next = flush.first
+            run.delivered_to(flush_run, outcome.messages, outcome.skipped, outcome.next)
             status.exported_messages += outcome.messages
             status.exported_bytes += outcome.payload_bytes
             status.skipped_messages += outcome.skipped
-            status.last_exported_sequence_number = max(status.last_exported_sequence_number, flush.first - 1)
             status.error_message = outcome.error
-            run.progressed = run.progressed or present
+            flush_run.progressed = flush_run.progressed or present
             if outcome.messages:
                 status.last_export_time_ms = self._store.wall_ms()
 
-    def _finish(self, run: ExportRun) -> None:
-        assert run.flush is not None
-        del self._by_flush[run.flush.id]
-        self._finished.append(run.flush.id)
-        run.flush = run.holder = None
-        run.failures = 0
-        run.not_before_s = 0.0
+    def _finish(self, flush_run: FlushRun) -> None:
+        number = flush_run.flush.id
+        del self._by_flush[number]
+        del flush_run.run.flushes[number]
+        self._notes.finished(number)
+        flush_run.run.held_until_s = 0.0
 
-    def _follow_attempt(self, run: ExportRun, outcome: Outcome, pipeline: str) -> None:
+    def _follow_attempt(self, flush_run: FlushRun, outcome: Outcome, pipeline: str) -> None:
         """Whether the attempt goes on, or the rest of the flush is to be tried again later."""
-        if run.attempt_ended:
+        if flush_run.attempt_ended:
             return
         if not outcome.done:
-            run.holder = pipeline  # it may have been given up too soon
+            flush_run.holder = pipeline  # it may have been given up too soon
             return
-        run.attempt_ended = True
-        run.holder = None
-        if outcome.error:
-            run.failures = 1 if run.progressed else run.failures + 1
-            wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(run.failures - 1, 12))
-            wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
-            run.not_before_s = self.monotonic_s() + wait_s
+        flush_run.attempt_ended = True
+        flush_run.holder = None
+        if not outcome.error:
+            return
+        if self._is_too_old(flush_run):
+            self._give_up(flush_run)
+            return
+        flush_run.failures = 1 if flush_run.progressed else flush_run.failures + 1
+        wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(flush_run.failures - 1, 12))
+        wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
+        flush_run.not_before_s = self.monotonic_s() + wait_s
 
-    def _append_status_messages(self, name: str | None, texts: list[str]) -> _StatusSink:
-        sink = _StatusSink(name or "", len(texts), self._loop.create_future())
-        if name is None or not texts:
-            sink.stored.set_result(None)
-        else:
-            self._streams.append(name, [text.encode() for text in texts], sink)
-        return sink
+    def _is_too_old(self, flush_run: FlushRun) -> bool:
+        """Delivery streams keep trying for a day from when a record arrived; message streams for ever."""
+        flush = flush_run.flush
+        age_ms = self._store.wall_ms() - flush.planned_ms
+        return flush.kind is ExportKind.DELIVERY and flush_run.failures > 0 and age_ms > self._retention_ms
+
+    def _give_up(self, flush_run: FlushRun) -> None:
+        flush, status = flush_run.flush, flush_run.run.status
+        status.lost_messages += flush.next - flush.first
+        logger.error(
+            "stream %s: records %d to %d are given up after %.0f hours without success: %s",
+            flush.stream, flush.first, flush.next - 1, self._retention_ms / 3_600_000, status.error_message,
+        )  # fmt: skip
+        self._drop(flush_run)
 
     async def _look_at_damage(self, number: int) -> None:
         """Read what the pipeline could not: the log then knows the damage and hands it out no more."""
-        run = self._by_flush.get(number)
-        if run is not None and run.flush is not None:
-            await asyncio.to_thread(_find_damage, run.stream, run.flush.first, run.flush.next)
+        flush_run = self._by_flush.get(number)
+        if flush_run is not None:
+            flush = flush_run.flush
+            await asyncio.to_thread(_find_damage, flush_run.run.stream, flush.first, flush.next)
 
     # -- operators ----------------------------------------------------------------------------------
 
     def runs(self) -> list[ExportRun]:
-        for run in self._runs.values():
-            self._note_loss(run)
-        return list(self._runs.values())
+        """The exports of message streams."""
+        runs = [run for run in self._runs.values() if not isinstance(run, DeliveryRun)]
+        for run in runs:
+            self._note_deleted(run)
+        return runs
+
+    def delivery(self, stream: str) -> DeliveryRun | None:
+        """What is going on inside of a delivery stream, by its ARN."""
+        run = self._run_of(stream, EXPORT_IDENTIFIER)
+        return run if isinstance(run, DeliveryRun) else None
+
+    async def flush_now(self, stream: str, wait_s: float) -> DeliveryRun | None:
+        """Deliver what is there, whatever its size or age. Returns when that is done, has failed, or time is up."""
+        run = self.delivery(stream)
+        if run is None:
+            return None
+        upto = run.flush_now()
+        run.retry_at_once()
+        deadline_s = self.monotonic_s() + wait_s
+        self._wake()
+        while (
+            self._is_present(run) and run.undelivered_from < upto and not run.failures and not self._closing
+        ):
+            left_s = deadline_s - self.monotonic_s()
+            if left_s <= 0:
+                break
+            await self._sleep(left_s)
+        return run
+
+    def trims(self) -> list[tuple[Stream, int]]:
+        """Delivery streams whose oldest segments hold nothing but delivered records, and how far."""
+        return [
+            (run.stream, run.undelivered_from)
+            for run in self._runs.values()
+            if isinstance(run, DeliveryRun) and run.has_delivered_segments
+        ]
 
     def retry_now(self, stream: str, identifier: str) -> bool:
         """Forget the back-off of an export."""
         run = self._run_of(stream, identifier)
         if run is None:
             return False
-        run.not_before_s = 0.0
-        run.failures = 0
+        run.retry_at_once()
         self._wake()
         return True
 
@@ -620,24 +557,28 @@ class Planner:
         """
         async with self._planning:  # or a flush could be planned from the old position meanwhile
             run = self._run_of(stream, identifier)
-            if run is None:
+            if run is None or isinstance(run, DeliveryRun):
                 return None
             if position > run.stream.visible_next:
                 raise InvalidRequest(
                     f"{position} is behind the end of stream {stream}: give a number up to {run.stream.visible_next}"
                 )
-            if run.flush is not None:
-                # First, and durably: a flush that a restart finds would carry on from the old position.
-                number = run.flush.id
-                self._forget_flush(run)
+            # First, and durably: a flush that a restart finds would carry on from the old position.
+            numbers = list(run.flushes)
+            self._forget_flushes(run)
+            for number in numbers:
                 await asyncio.to_thread(self._store.catalog.remove_flush, number)
             await self._streams.update(stream, partial(_moved, identifier, position))
-            run.failures, run.not_before_s = 0, 0.0
+            run.retry_at_once()
             return self._run_of(stream, identifier)
 
     def _run_of(self, stream: str, identifier: str) -> ExportRun | None:
         found = self._store.streams.get(stream)
         return None if found is None else self._runs.get((found.key, identifier))
+
+
+def _is_past(at_s: float | None, now_s: float) -> bool:
+    return at_s is not None and at_s <= now_s
 
 
 def _moved(identifier: str, position: int, info: StreamInfo) -> tuple[StreamDefinition, dict[str, int]]:
@@ -666,21 +607,3 @@ def _find_damage(stream: Stream, first: int, behind: int) -> None:
             if reading.next_sequence <= sequence:
                 return
             sequence = reading.next_sequence
-
-
-class _StatusSink:
-    """Status messages that cannot be stored are lost with a line in the log; they never hold up a delivery."""
-
-    def __init__(self, stream: str, count: int, stored: asyncio.Future[None]) -> None:
-        self._stream = stream
-        self._left = count
-        self.stored = stored
-
-    def appended(self, first_sequence: int, count: int) -> None:
-        self._left -= count
-        if self._left <= 0 and not self.stored.done():
-            self.stored.set_result(None)
-
-    def append_failed(self, count: int, error: PenstockError) -> None:
-        logger.warning("%d status messages for stream %s were dropped: %s", count, self._stream, error)
-        self.appended(-1, count)

@@ -102,8 +102,8 @@ class Streams:
 
     def names(self) -> list[str]:
         """Of message streams; what is inside of delivery streams has no name for others."""
-        streams = self.store.streams
-        return sorted(name for name in streams if not streams[name].definition.is_delivery_stream)
+        streams = list(self.store.streams.items())  # the write thread adds and removes streams
+        return sorted(name for name, stream in streams if not stream.definition.is_delivery_stream)
 
     def describe(self, name: str) -> StreamInfo:
         stream = self.find(name)

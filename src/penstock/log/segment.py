@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from penstock.log import frame as frames
 from penstock.log.files import Buffer, File, Files
-from penstock.log.frame import BadFrame, Frame, Header
+from penstock.log.frame import HEADER_BYTES, OVERHEAD_BYTES_PER_MESSAGE, BadFrame, Frame, Header
 
 OPEN_SUFFIX = ".open"
 SEALED_SUFFIX = ".seg"
@@ -424,6 +424,34 @@ class Segment:
                 stop = min(stop, content.first_sequences[last])
         file = content.file if content.file is not None else self._files.open(content.path)
         return FrameRun(file, begin, end), stop
+
+    def measure(self, start: int, stop: int, payload_bytes: int) -> tuple[int, int]:
+        """The end of the frame with which messages from `start` on have that much payload, and how much it is.
+
+        At `stop`, a number that the segment holds or that is its end, if they have less.
+        """
+        content = self._indexed()
+        assert content.first_sequences is not None
+        size_bytes, known = content.size_bytes, len(content.offsets)
+        sequences, offsets = content.first_sequences, content.offsets
+
+        def edge(position: int) -> tuple[int, int]:
+            return (sequences[position], offsets[position]) if position < known else (stop, size_bytes)
+
+        first = max(bisect_right(sequences, start, 0, known) - 1, 0)
+        last = bisect_right(sequences, stop - 1, first, known)
+        (frame_start, frame_begin), (frame_stop, frame_end) = edge(first), edge(first + 1)
+        # Frames may have been merged since somebody stopped at the end of one: only a part of this may count.
+        skipped = (frame_end - frame_begin) * (start - frame_start) // max(1, frame_stop - frame_start)
+
+        def payload_before(position: int) -> int:
+            sequence, offset = edge(position)
+            around_bytes = (sequence - start) * OVERHEAD_BYTES_PER_MESSAGE + (position - first) * HEADER_BYTES
+            return offset - frame_begin - skipped - around_bytes
+
+        reached = bisect_left(range(first + 1, last), payload_bytes, key=payload_before) + first + 1
+        sequence = min(stop, edge(reached)[0])
+        return sequence, max(0, payload_before(reached))
 
     def read_frames(self, start: int, stop: int) -> Iterator[Frame]:
         """The frames that hold `start` up to `stop`, checksums verified. Raises BadFrame on damage."""

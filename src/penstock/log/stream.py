@@ -86,6 +86,7 @@ class Stream:
         self.next_sequence = 0  # the next number to be given out
         self.write_next = 0  # the next number to be written
         self.visible_next = 0  # readers see messages before this
+        self.visible_bytes = 0  # of payloads that became visible since the server started
         self.watched = False  # somebody wants to hear of new messages,
         self.exported = False  # and so does the planner
         self.to_seal: list[Segment] = []
@@ -351,13 +352,14 @@ class Stream:
             if earlier.next_sequence < later.base
         ]
 
-    def _drop_oldest(self) -> None:
+    def _drop_oldest(self, *, lost: bool = True) -> None:
         segment = self.segments[0]
         self.segments = self.segments[1:]  # a new list: readers in other threads may be searching the old one
         with suppress(ValueError):
             self.to_seal.remove(segment)
         self.charged_bytes -= segment.charged_bytes
-        self.lost_messages += segment.next_sequence - segment.base
+        if lost:
+            self.lost_messages += segment.next_sequence - segment.base
         self._find_missing()
         segment.drop()
 
@@ -379,6 +381,14 @@ class Stream:
                     break
                 self._roll(self.write_next)
             self._drop_oldest()
+            dropped += 1
+        return dropped
+
+    def trim(self, sequence: int) -> int:
+        """Drop segments that hold nothing but messages before `sequence`: nobody needs them. Returns how many went."""
+        dropped = 0
+        while len(self.segments) > 1 and self.segments[1].base <= sequence:
+            self._drop_oldest(lost=False)
             dropped += 1
         return dropped
 
@@ -473,6 +483,37 @@ class Stream:
             sequence = following
             budget_bytes -= run.end - run.begin
         return runs, sequence
+
+    def measure(self, start: int, stop: int, payload_bytes: int) -> tuple[int, int]:
+        """Where so many bytes of payload from `start` on end, at the end of a frame, and how many they are.
+
+        At `stop` if there are not so many.
+        """
+        sequence = max(start, self.oldest_sequence)
+        found_bytes = 0
+        while sequence < stop and found_bytes < payload_bytes:
+            segment = self._segment_of(sequence)
+            if segment is None or segment.next_sequence <= sequence:
+                sequence = self._behind_gap(sequence)
+                continue
+            limit = min(stop, segment.next_sequence)
+            try:
+                sequence, measured_bytes = segment.measure(sequence, limit, payload_bytes - found_bytes)
+            except FileNotFoundError:
+                if segment in self.segments:
+                    raise
+                sequence = max(sequence, self.oldest_sequence)  # dropped since we looked
+                continue
+            found_bytes += measured_bytes
+        return min(sequence, stop), found_bytes
+
+    def arrival_ms(self, sequence: int) -> int | None:
+        """When the first message from `sequence` on arrived; None if it cannot be told."""
+        try:
+            messages = self.read(sequence, 1, 1).messages
+        except PenstockError:
+            return None
+        return messages[0].arrival_ms if messages else None
 
     def _segment_of(self, sequence: int) -> Segment | None:
         segments = self.segments

@@ -16,7 +16,8 @@ from penstock.doors.http.access import Access, Guarded
 from penstock.errors import InvalidRequest
 from penstock.export_view import ExportView
 from penstock.flush import LeaseRequest, Renewal, Report
-from penstock.planner import ExportRun, Planner
+from penstock.planner import Planner
+from penstock.runs import ExportRun
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 WAIT_MS_MAX = 30_000
@@ -98,8 +99,8 @@ class PipelineRoutes:
             last_export_time_ms=status.last_export_time_ms,
             exported_messages=status.exported_messages,
             exported_bytes=status.exported_bytes,
-            upload_bytes=run.upload[0] if run.holder is not None else 0,
-            upload_total_bytes=run.upload[1] if run.holder is not None else 0,
+            upload_bytes=run.upload[0],
+            upload_total_bytes=run.upload[1],
             skipped_messages=status.skipped_messages,
             lost_messages=status.lost_messages,
             failures=run.failures,

@@ -159,7 +159,10 @@ def test_authentication_without_tokens_lets_nobody_in_and_says_so(tmp_path: Path
 def test_other_machines_need_tokens(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigError, match="PENSTOCK_CLIENT_TOKENS_FILE"):
         load_settings({"host": host}, {"STREAM_MANAGER_AUTHENTICATE_CLIENT": "true"}, tmp_path)
-    assert load_settings({"host": host, "client_tokens_file": "tokens"}, {}, tmp_path).host == host
+    with pytest.raises(ConfigError, match="PENSTOCK_ACCESS_KEYS_FILE"):
+        load_settings({"host": host, "client_tokens_file": "tokens"}, {}, tmp_path)
+    both: dict[str, object] = {"client_tokens_file": "tokens", "access_keys_file": "keys"}
+    assert load_settings({"host": host, **both}, {}, tmp_path).host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
@@ -293,6 +296,8 @@ def test_the_example_file_shows_every_setting_with_its_default(tmp_path: Path) -
     set_in_example = msgspec.toml.decode(example.read_bytes())
     without_default = {"client_tokens_file", "exporter_max_bandwidth_kbps", "read_only_dirs"}
     without_default |= {"pipeline_remote", "pipeline_parallelism", "object_store"}
+    without_default |= {"access_keys_file", "master_keys_file"}
+    without_default |= {"put_requests_per_s", "put_records_per_s", "put_bytes_per_s"}
     assert set_in_example.keys() == SETTINGS.keys() - without_default - {"partition_keys"}
     for name in without_default:
         assert re.search(rf"^# {name} = ", example.read_text(), re.MULTILINE)

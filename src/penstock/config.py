@@ -49,6 +49,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     s3_min_part_size_bytes: int = S3_MIN_PART_SIZE_BYTES
     kinesis_inter_call_delay_ms: int = 1000
     read_only_dirs: tuple[Path, ...] = ()
+    access_keys_file: Path | None = None
+    master_keys_file: Path | None = None
+    kms: bool = False
+    put_requests_per_s: int | None = None
+    put_records_per_s: int | None = None
+    put_bytes_per_s: int | None = None
     object_store: str | None = None
     partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
     pipeline_master: str = "local[*]"
@@ -232,6 +238,12 @@ SETTINGS: dict[str, _Setting] = {
         0, 3_600_000, "milliseconds", "STREAM_MANAGER_EXPORTER_KINESIS_INTER_CALL_DELAY_MS"
     ),
     "read_only_dirs": _Setting(_paths, "a list of directories", ("STREAM_MANAGER_READ_ONLY_DIRS",)),
+    "access_keys_file": _Setting(_path, "a JSON file with access keys, readable by the server's user only"),
+    "master_keys_file": _Setting(_path, "a JSON file with master keys, readable by the server's user only"),
+    "kms": _Setting(_boolean, "on or off"),
+    "put_requests_per_s": _number(1, 10**9, "requests a second"),
+    "put_records_per_s": _number(1, 10**9, "records a second"),
+    "put_bytes_per_s": _size(1, _TIB),
     "object_store": _Setting(_matching("s3|file:///.*"), "s3, or file:// and an absolute path"),
     "partition_keys": _Setting(
         _texts_by_name,
@@ -476,11 +488,19 @@ def _parse_url(url: str, flag: str) -> str:
 
 
 def _refuse_open_door(settings: Settings) -> None:
-    if settings.client_tokens_file is None and not _is_loopback(settings.host):
+    if _is_loopback(settings.host):
+        return
+    if settings.client_tokens_file is None:
         raise ConfigError(
             f"host {settings.host} can be reached from other machines, and no client tokens file is set; "
             "set PENSTOCK_CLIENT_TOKENS_FILE (or --client-tokens-file) to a file with one token a line, "
             "or use host 127.0.0.1"
+        )
+    if settings.access_keys_file is None:
+        raise ConfigError(
+            f"host {settings.host} can be reached from other machines, and no access keys file is set; "
+            "set PENSTOCK_ACCESS_KEYS_FILE (or --access-keys-file) to a JSON file with the access keys of Firehose "
+            "clients ({} lets none in), or use host 127.0.0.1"
         )
 
 

@@ -20,7 +20,7 @@ COMMON_FLAGS = (
     Flag("log_level", "LEVEL", "INFO", "TRACE, DEBUG, INFO, WARN or ERROR."),
 )
 SERVER_FLAGS = (
-    Flag("host", "ADDRESS", "127.0.0.1", "Address to listen on; any but loopback needs client tokens."),
+    Flag("host", "ADDRESS", "127.0.0.1", "Address to listen on; any but loopback needs tokens and keys."),
     Flag("stream_manager_port", "PORT", "8088", "Port of the Stream Manager protocol; 0 = any free one."),
     Flag("http_port", "PORT", "8080", "Port of the HTTP interface; 0 = any free one."),
     Flag("client_tokens_file", "FILE", None, "Tokens of the clients, one a line; turns authentication on."),
@@ -33,6 +33,12 @@ SERVER_FLAGS = (
     Flag("read_soft_limit_bytes", "SIZE", "4MiB", "A read stops here once its minimum is met."),
     Flag("exporter_max_bandwidth_kbps", "KBPS", None, "Kilobits per second for all exports."),
     Flag("exporter_thread_pool_size", "N", "5", "Exports at a time."),
+    Flag("access_keys_file", "FILE", None, "Access keys of Firehose clients; turns signature checks on."),
+    Flag("master_keys_file", "FILE", None, "Customer managed keys that wrap data keys."),
+    Flag("kms", "on|off", "off", "Ask KMS for customer managed keys that are not in the file."),
+    Flag("put_requests_per_s", "N", None, "Quota of puts to a delivery stream, in requests."),
+    Flag("put_records_per_s", "N", None, "The same in records."),
+    Flag("put_bytes_per_s", "SIZE", None, "The same in bytes."),
     Flag("read_only_dirs", "DIR,...", None, "Directories that S3 file tasks may read from."),
 )
 PIPELINE_FLAGS = (

@@ -12,7 +12,7 @@ import random
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -70,7 +70,7 @@ class Planner:
         self._statuses = TaskStatuses(streams)
         self._notes = ProgressNotes(self._store.catalog, self._is_present, self._wake)
         # How records of a delivery stream can be opened, by its name: asked whenever a flush is handed out.
-        self.data_keys: Callable[[str], list[DataKey]] = lambda _: []
+        self.data_keys: Callable[[str], Awaitable[list[DataKey]]] = _no_data_keys
         rows = self._store.catalog.flushes()
         # Pipelines outlive servers: what they report of a flush must not be taken for that of another one.
         self._next_flush_id = secrets.randbits(NUMBER_BITS)
@@ -296,15 +296,38 @@ class Planner:
             for flush_run in run.due_flushes(now_s, request.probing)
         ]
         flush_runs = await self._with_settings(flush_runs[: request.flushes_max])
-        return [self._hand_out(flush_run, request.pipeline, now_s) for flush_run in flush_runs]
+        keys = await self._keys_for(flush_runs)
+        return [
+            self._hand_out(flush_run, request.pipeline, now_s, keys.get(flush_run.flush.stream))
+            for flush_run in flush_runs
+            if flush_run.flush.id in self._by_flush and flush_run.not_before_s <= now_s
+        ]
 
-    def _hand_out(self, flush_run: FlushRun, pipeline: str, now_s: float) -> Flush:
+    def _hand_out(
+        self, flush_run: FlushRun, pipeline: str, now_s: float, data_keys: list[DataKey] | None
+    ) -> Flush:
         flush_run.begin_attempt(pipeline, now_s)
         flush = flush_run.flush
-        if flush.kind is not ExportKind.DELIVERY:
+        if not data_keys:
             return flush
-        keys = msgspec.to_builtins(self.data_keys(flush.stream))
-        return msgspec.structs.replace(flush, settings={**flush.settings, "data_keys": keys})
+        settings = {**flush.settings, "data_keys": msgspec.to_builtins(data_keys)}
+        return msgspec.structs.replace(flush, settings=settings)
+
+    async def _keys_for(self, flush_runs: list[FlushRun]) -> dict[str, list[DataKey]]:
+        """The data keys of each delivery stream; flushes of one whose keys cannot be had now wait for a while."""
+        keys: dict[str, list[DataKey]] = {}
+        for flush_run in flush_runs:
+            name = flush_run.flush.stream
+            if flush_run.flush.kind is not ExportKind.DELIVERY or name in keys:
+                continue
+            try:
+                keys[name] = await self.data_keys(name)
+            except PenstockError as error:
+                flush_run.run.status.error_message = str(error)
+                self._notes.changed(flush_run.run)
+                self._notes.write_soon()
+                self._back_off(flush_run, permanent=False)
+        return keys
 
     async def _with_settings(self, flush_runs: list[FlushRun]) -> list[FlushRun]:
         """Each with the settings of its next attempt; where names depend on them, they are written down before."""
@@ -474,9 +497,12 @@ class Planner:
         if self._is_too_old(flush_run):
             self._give_up(flush_run)
             return
+        self._back_off(flush_run, outcome.permanent)
+
+    def _back_off(self, flush_run: FlushRun, permanent: bool) -> None:
         flush_run.failures = 1 if flush_run.progressed else flush_run.failures + 1
         wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(flush_run.failures - 1, 12))
-        wait_s = BACKOFF_MAX_S if outcome.permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
+        wait_s = BACKOFF_MAX_S if permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
         flush_run.not_before_s = self.monotonic_s() + wait_s
 
     def _is_too_old(self, flush_run: FlushRun) -> bool:
@@ -575,6 +601,10 @@ class Planner:
     def _run_of(self, stream: str, identifier: str) -> ExportRun | None:
         found = self._store.streams.get(stream)
         return None if found is None else self._runs.get((found.key, identifier))
+
+
+async def _no_data_keys(stream: str) -> list[DataKey]:
+    return []
 
 
 def _is_past(at_s: float | None, now_s: float) -> bool:

@@ -1,0 +1,331 @@
+"""Flushes of delivery streams: when they are due, how large they are, many at a time, and never planned twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.delivery.settings import DataKey, DeliverySettings
+from penstock.errors import StorageFailed
+from penstock.flush import Flush, Outcome
+from penstock.model import Export, ExportKind
+from penstock.planner import RETENTION_S
+from penstock.runs import DELIVERY_FLUSHES_MAX, DeliveryRun
+from test_planner import PlannerRig, delivered, failed
+
+ARN = "arn:aws:firehose:eu-west-1:000000000000:deliverystream/d"
+MIB = 2**20
+DAY_S = 86_400
+
+
+def settings(version: str = "1", buffer_bytes: int = 5 * MIB, interval_ms: int = 300_000) -> dict[str, Any]:
+    delivery = DeliverySettings(
+        arn=ARN,
+        name="d",
+        account="000000000000",
+        region="eu-west-1",
+        version=version,
+        buffer_bytes=buffer_bytes,
+        interval_ms=interval_ms,
+        destination="ExtendedS3",
+        config={"BucketARN": "arn:aws:s3:::b"},
+    )
+    built: dict[str, Any] = msgspec.to_builtins(delivery)
+    return built
+
+
+class DeliveryRig(PlannerRig):
+    def create_delivery(self, **fields: Any) -> None:
+        self.create_exported(
+            ARN,
+            Export(ExportKind.DELIVERY, settings(**fields)),
+            flush_on_write=True,
+            max_size_bytes=2**40,
+        )
+
+    def put(self, count: int, payload: bytes = b"x" * 100) -> None:
+        self.append_many(ARN, count, payload)
+
+    @property
+    def delivery(self) -> DeliveryRun:
+        run = self.planner.delivery(ARN)
+        assert run is not None
+        return run
+
+    def trim(self) -> None:
+        for stream, upto in self.planner.trims():
+            stream.trim(upto)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[DeliveryRig]:
+    made = DeliveryRig(tmp_path / "data")
+    yield made
+    made.dispose()
+
+
+def spans(flushes: list[Flush]) -> list[tuple[int, int]]:
+    return [(flush.first, flush.next) for flush in flushes]
+
+
+def test_records_wait_until_the_oldest_is_as_old_as_the_interval(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=60_000)
+    rig.put(1)
+    rig.clock.advance(30)
+    rig.put(1)
+    rig.clock.advance(29.9)
+    assert rig.lease() == []
+    rig.clock.advance(0.2)
+    assert spans(rig.lease()) == [(0, 2)]
+
+
+def test_a_full_buffer_does_not_wait(rig: DeliveryRig) -> None:
+    rig.create_delivery(buffer_bytes=MIB)
+    rig.put(10, bytes(100_000))
+    assert rig.lease() == []
+    rig.put(1, bytes(100_000))
+    flush = rig.lease_one()
+    assert flush.first == 0
+    assert flush.next == 11
+
+
+def test_an_interval_of_zero_holds_nothing_back(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(3)
+    assert spans(rig.lease()) == [(0, 3)]
+
+
+def test_a_backlog_becomes_many_flushes_of_about_the_buffer_size(rig: DeliveryRig) -> None:
+    rig.create_delivery(buffer_bytes=MIB)
+    for _ in range(50):
+        rig.put(10, bytes(10_000))
+    flushes = rig.lease()
+    assert [flush.first for flush in flushes[1:]] == [flush.next for flush in flushes[:-1]]
+    sizes = [10_000 * (flush.next - flush.first) for flush in flushes]
+    assert len(sizes) == 4
+    assert all(MIB <= size < MIB + 256 * 1024 for size in sizes)
+    assert flushes[-1].next < 500, "the rest is no full buffer"
+
+
+def test_no_more_than_so_many_flushes_are_in_flight(rig: DeliveryRig) -> None:
+    rig.create_delivery(buffer_bytes=MIB)
+    for _ in range(DELIVERY_FLUSHES_MAX + 4):
+        rig.put(1, bytes(1_000_000))
+        rig.put(1, bytes(1_000_000))
+    flushes = rig.lease()
+    assert len(flushes) == DELIVERY_FLUSHES_MAX
+    assert rig.lease() == []
+    rig.deliver(flushes[3])
+    assert len(rig.lease()) == 1
+
+
+def test_flushes_may_be_done_in_any_order_and_nothing_is_planned_twice(rig: DeliveryRig) -> None:
+    rig.create_delivery(buffer_bytes=MIB)
+    for _ in range(4):
+        rig.put(2, bytes(1_000_000))
+    first, second, third, *_ = rig.lease()
+    rig.deliver(third)
+    rig.deliver(second)
+    rig.drain()
+    rig.restart()
+    again = rig.lease()
+    assert (again[0].first, again[0].next, again[0].nonce) == (first.first, first.next, first.nonce)
+    assert all(flush.first >= third.next for flush in again[1:])
+    assert rig.delivery.undelivered_from == 0
+    rig.deliver(again[0])
+    assert rig.delivery.undelivered_from >= third.next
+
+
+def test_a_flush_tells_when_its_first_record_arrived(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=60_000)
+    arrival_ms = rig.clock.wall_ms()
+    rig.put(1)
+    rig.clock.advance(61)
+    assert rig.lease_one().planned_ms == arrival_ms
+
+
+def test_the_age_of_records_counts_across_a_restart(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=60_000)
+    rig.put(1)
+    rig.clock.advance(50)
+    rig.drain()
+    rig.restart()
+    assert rig.lease() == []
+    rig.clock.advance(11)
+    assert spans(rig.lease()) == [(0, 1)]
+
+
+def test_the_size_of_the_buffer_counts_across_a_restart(rig: DeliveryRig) -> None:
+    rig.create_delivery(buffer_bytes=MIB)
+    rig.put(1, bytes(900_000))
+    rig.drain()
+    rig.restart()
+    assert rig.lease() == []
+    rig.put(1, bytes(200_000))
+    assert spans(rig.lease()) == [(0, 2)]
+
+
+def test_a_flush_keeps_the_settings_it_was_planned_with(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(1)
+    flush = rig.lease_one()
+    rig.update(ARN, Export(ExportKind.DELIVERY, settings(version="2", interval_ms=0)))
+    rig.drain()
+    rig.restart()
+    again = rig.lease_one()
+    assert (again.id, again.settings["version"]) == (flush.id, "1")
+
+
+def test_a_flush_that_failed_and_left_nothing_gets_the_new_settings_for_good(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(1)
+    rig.fail(rig.lease_one())
+    rig.update(ARN, Export(ExportKind.DELIVERY, settings(version="2", interval_ms=0)))
+    rig.fail(rig.lease_one())
+    rig.clock.advance(5)
+    assert rig.lease_one(probing=True).settings["version"] == "2"
+    rig.drain()
+    rig.restart()
+    assert rig.lease_one().settings["version"] == "2"
+
+
+def test_a_flush_that_failed_and_left_objects_keeps_its_settings(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(1)
+    rig.report(failed(rig.lease_one(), objects=1))
+    rig.update(ARN, Export(ExportKind.DELIVERY, settings(version="2", interval_ms=0)))
+    rig.clock.advance(5)
+    assert rig.lease_one().settings["version"] == "1"
+
+
+def test_one_flush_that_fails_does_not_hold_up_the_others(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(1)
+    rig.fail(rig.lease_one())
+    rig.put(1)
+    assert spans(rig.lease()) == [(1, 2)]
+    rig.clock.advance(2)
+    assert spans(rig.lease(probing=True)) == [(0, 1)]
+
+
+def test_records_that_could_not_be_delivered_for_a_day_are_given_up_and_counted(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(3)
+    rig.fail(rig.lease_one())
+    rig.clock.advance(RETENTION_S + 1)
+    rig.fail(rig.lease_one(probing=True))
+    assert rig.lease() == rig.lease(probing=True) == []
+    assert rig.status(ARN, "delivery").lost_messages == 3
+    assert rig.delivery.waiting_messages == 0
+
+
+def test_old_records_that_were_never_tried_are_not_given_up(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(3)
+    rig.clock.advance(3 * DAY_S)
+    rig.fail(rig.lease_one())
+    rig.clock.advance(2)
+    rig.deliver(rig.lease_one(probing=True))
+    assert rig.status(ARN, "delivery").lost_messages == 0
+
+
+def test_flush_now_waits_for_neither_size_nor_age(rig: DeliveryRig) -> None:
+    rig.create_delivery()
+    rig.put(5)
+    assert rig.lease() == []
+    rig.run(rig.planner.flush_now(ARN, 0))
+    assert spans(rig.lease()) == [(0, 5)]
+    rig.put(1)
+    assert rig.lease() == [], "what comes later waits as usual"
+
+
+def test_flush_now_returns_when_all_is_delivered(rig: DeliveryRig) -> None:
+    rig.create_delivery()
+    rig.put(5)
+
+    async def flush_and_deliver() -> int:
+        import asyncio
+
+        flushing = asyncio.ensure_future(rig.planner.flush_now(ARN, 30))
+        await asyncio.sleep(0)
+        leases = await rig.planner.lease(request())
+        assert not flushing.done()
+        await rig.planner.report("p", [delivered(flush) for flush in leases.flushes])
+        run = await flushing
+        assert run is not None
+        return run.undelivered_from
+
+    assert rig.run(flush_and_deliver()) == 5
+
+
+def request() -> Any:
+    from penstock.flush import LeaseRequest
+
+    return LeaseRequest("p", wait_ms=0)
+
+
+def test_data_keys_go_with_the_lease_and_are_not_stored(rig: DeliveryRig) -> None:
+    async def keys(stream: str) -> list[DataKey]:
+        assert stream == ARN
+        return [DataKey(0, b"k" * 32)]
+
+    rig.create_delivery(interval_ms=0)
+    rig.planner.data_keys = keys
+    rig.put(1)
+    flush = rig.lease_one()
+    assert msgspec.convert(flush.settings, DeliverySettings).data_keys == [DataKey(0, b"k" * 32)]
+    [row] = rig.store.catalog.flushes()
+    assert row.settings is not None
+    assert b"a2tra2" not in row.settings
+    rig.deliver(flush)
+
+
+def test_without_its_key_a_flush_waits_and_says_why(rig: DeliveryRig) -> None:
+    async def no_keys(stream: str) -> list[DataKey]:
+        raise StorageFailed("the key service does not answer")
+
+    rig.create_delivery(interval_ms=0)
+    keys, rig.planner.data_keys = rig.planner.data_keys, no_keys
+    rig.put(1)
+    assert rig.lease() == []
+    assert rig.status(ARN, "delivery").error_message == "the key service does not answer"
+    rig.planner.data_keys = keys
+    rig.clock.advance(2)
+    assert spans(rig.lease(probing=True)) == [(0, 1)]
+
+
+def test_segments_of_delivered_records_go_and_nothing_counts_as_lost(rig: DeliveryRig) -> None:
+    rig.create_delivery(buffer_bytes=MIB)
+    for _ in range(40):
+        rig.put(2, bytes(900_000))
+    while flushes := rig.lease():
+        for flush in flushes[1:]:
+            rig.deliver(flush)
+        held = flushes[0]
+        rig.trim()
+        assert rig.delivery.stream.oldest_sequence <= held.first
+        rig.deliver(held)
+    before = len(rig.delivery.stream.segments)
+    rig.trim()
+    assert len(rig.delivery.stream.segments) < before
+    assert rig.status(ARN, "delivery").lost_messages == 0
+    assert rig.delivery.waiting_messages < 4
+
+
+def test_deleting_the_stream_cancels_its_flushes(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(1)
+    flush = rig.lease_one()
+    rig.run(rig.streams.delete(ARN))
+    assert rig.report(Outcome(flush.id, flush.attempt, flush.next, done=True)).cancelled == [flush.id]
+    assert rig.store.catalog.flushes() == []
+
+
+def test_delivery_streams_are_no_exports_and_no_message_streams_to_others(rig: DeliveryRig) -> None:
+    rig.create_delivery()
+    assert rig.planner.runs() == []
+    assert rig.streams.names() == []

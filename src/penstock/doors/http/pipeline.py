@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from penstock.delivery.view import DeliveryView
 from penstock.doors.http.access import Access, Guarded
 from penstock.errors import InvalidRequest
 from penstock.export_view import ExportView
 from penstock.flush import LeaseRequest, Renewal, Report
 from penstock.planner import Planner
-from penstock.runs import ExportRun
+from penstock.runs import DeliveryRun, ExportRun
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 WAIT_MS_MAX = 30_000
@@ -37,6 +38,7 @@ class PipelineRoutes:
             Route("/v1/exports", guarded(self._exports), methods=["GET"]),
             Route("/v1/exports/retry", guarded(self._retry), methods=["POST"]),
             Route("/v1/exports/rewind", guarded(self._rewind), methods=["POST"]),
+            Route("/v1/delivery/flush", guarded(self._flush), methods=["POST"]),
         ]
 
     async def _lease(self, request: Request) -> Response:
@@ -85,9 +87,19 @@ class PipelineRoutes:
             raise BadBody(str(error)) from error
         return _no_such_export(stream, identifier) if run is None else _json(self._view(run))
 
+    async def _flush(self, request: Request) -> Response:
+        """Deliver now, by ARN; the answer waits until that is done, has failed, or `wait_ms` are over."""
+        arn = request.query_params.get("arn", "")
+        wait_ms = request.query_params.get("wait_ms", "0")
+        if not re.fullmatch("[0-9]{1,9}", wait_ms):
+            raise BadBody(f"the parameter 'wait_ms' must be a number, not {wait_ms[:40]!r}")
+        run = await self._planner.flush_now(arn, min(int(wait_ms), WAIT_MS_MAX) / 1000)
+        if run is None:
+            return JSONResponse({"error": f"there is no delivery stream {arn}"}, status_code=404)
+        return _json(delivery_view(run, self._planner))
+
     def _view(self, run: ExportRun) -> ExportView:
         status = run.status
-        wait_s = run.not_before_s - self._planner.monotonic_s()
         return ExportView(
             stream=run.stream.definition.name,
             identifier=run.export.identifier,
@@ -104,9 +116,33 @@ class PipelineRoutes:
             skipped_messages=status.skipped_messages,
             lost_messages=status.lost_messages,
             failures=run.failures,
-            retry_in_ms=max(0, round(wait_s * 1000)) if run.failures else 0,
+            retry_in_ms=_retry_in_ms(run, self._planner),
             error=status.error_message,
         )
+
+
+def delivery_view(run: DeliveryRun, planner: Planner) -> DeliveryView:
+    status = run.status
+    return DeliveryView(
+        arn=run.stream.definition.name,
+        state=run.state,
+        waiting_records=run.waiting_messages,
+        buffered_bytes=run.unplanned_bytes,
+        flushes=len(run.flushes),
+        delivered_records=status.exported_messages,
+        delivered_bytes=status.exported_bytes,
+        failed_records=status.skipped_messages,
+        lost_records=status.lost_messages,
+        last_delivery_time_ms=status.last_export_time_ms,
+        failures=run.failures,
+        retry_in_ms=_retry_in_ms(run, planner),
+        error=status.error_message,
+    )
+
+
+def _retry_in_ms(run: ExportRun, planner: Planner) -> int:
+    wait_s = run.not_before_s - planner.monotonic_s()
+    return max(0, round(wait_s * 1000)) if run.failures else 0
 
 
 def _export_of(request: Request) -> tuple[str, str]:

@@ -55,6 +55,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     put_requests_per_s: int | None = None
     put_records_per_s: int | None = None
     put_bytes_per_s: int | None = None
+    account_id: str = "000000000000"
+    region: str = "us-east-1"
+    firehose_lenient: bool = False
+    firehose_sync_create: bool = False
+    firehose_streams_max: int = 5000
+    firehose_control_calls_per_s: int | None = None
+    firehose_stream_size_max_bytes: int = 10 * GIB
+    active_partitions: int = 500
     object_store: str | None = None
     partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
     pipeline_master: str = "local[*]"
@@ -244,6 +252,14 @@ SETTINGS: dict[str, _Setting] = {
     "put_requests_per_s": _number(1, 10**9, "requests a second"),
     "put_records_per_s": _number(1, 10**9, "records a second"),
     "put_bytes_per_s": _size(1, _TIB),
+    "account_id": _Setting(_matching("[0-9]{12}"), "an account number of 12 digits"),
+    "region": _Setting(_matching("[A-Za-z0-9._-]{1,64}"), "a region, such as us-east-1"),
+    "firehose_lenient": _Setting(_boolean, "on or off"),
+    "firehose_sync_create": _Setting(_boolean, "on or off"),
+    "firehose_streams_max": _number(1, 10**6, "a number of delivery streams"),
+    "firehose_control_calls_per_s": _number(1, 10**6, "calls a second"),
+    "firehose_stream_size_max_bytes": _size(16 * MIB, _TIB),
+    "active_partitions": _number(1, 5000, "a number of partitions"),
     "object_store": _Setting(_matching("s3|file:///.*"), "s3, or file:// and an absolute path"),
     "partition_keys": _Setting(
         _texts_by_name,

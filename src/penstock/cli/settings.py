@@ -39,6 +39,13 @@ SERVER_FLAGS = (
     Flag("put_requests_per_s", "N", None, "Quota of puts to a delivery stream, in requests."),
     Flag("put_records_per_s", "N", None, "The same in records."),
     Flag("put_bytes_per_s", "SIZE", None, "The same in bytes."),
+    Flag("account_id", "ID", "000000000000", "Account of Firehose clients without access keys."),
+    Flag("region", "REGION", "us-east-1", "Region of Firehose clients that do not sign."),
+    Flag("firehose_lenient", "on|off", "off", "Check Firehose requests as emulators do."),
+    Flag("firehose_sync_create", "on|off", "off", "Answer CreateDeliveryStream when the stream is ACTIVE."),
+    Flag("firehose_streams_max", "N", "5000", "Delivery streams of an account in a region."),
+    Flag("firehose_control_calls_per_s", "N", None, "Quota of Firehose calls that are not puts."),
+    Flag("firehose_stream_size_max_bytes", "SIZE", "10GiB", "Undelivered records of a delivery stream."),
     Flag("read_only_dirs", "DIR,...", None, "Directories that S3 file tasks may read from."),
 )
 PIPELINE_FLAGS = (
@@ -49,6 +56,7 @@ PIPELINE_FLAGS = (
     Flag("object_store", "URL", None, "file:///DIR or s3.  [default: file://<data-dir>/objects]"),
     Flag("partition_keys", "JSON", None, "Partition keys of Kinesis exports, by export identifier."),
     Flag("s3_min_part_size_bytes", "SIZE", "5MiB", "Smallest part of a multipart upload."),
+    Flag("active_partitions", "N", "500", "Partitions that a buffer of a delivery stream may have."),
     Flag("kinesis_inter_call_delay_ms", "MS", "1000", "Pause between calls to Kinesis."),
 )
 

@@ -13,7 +13,7 @@ from penstock.delivery.settings import DataKey, DeliverySettings
 from penstock.errors import StorageFailed
 from penstock.flush import Flush, Outcome
 from penstock.model import Export, ExportKind
-from penstock.planner import RETENTION_S
+from penstock.planner import LEASE_S, RETENTION_S
 from penstock.runs import DELIVERY_FLUSHES_MAX, DeliveryRun
 from test_planner import PlannerRig, delivered, failed
 
@@ -200,6 +200,25 @@ def test_a_flush_that_failed_and_left_objects_keeps_its_settings(rig: DeliveryRi
     rig.update(ARN, Export(ExportKind.DELIVERY, settings(version="2", interval_ms=0)))
     rig.clock.advance(5)
     assert rig.lease_one().settings["version"] == "1"
+
+
+def test_a_flush_whose_pipeline_vanished_keeps_its_settings(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(1)
+    rig.lease_one("gone")
+    rig.clock.advance(LEASE_S + 1)
+    rig.fail(rig.lease_one())
+    rig.update(ARN, Export(ExportKind.DELIVERY, settings(version="2", interval_ms=0)))
+    assert rig.lease_one().settings["version"] == "1"
+
+
+def test_records_in_the_error_output_are_counted(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(3)
+    flush = rig.lease_one()
+    rig.report(delivered(flush, failed_records=1))
+    status = rig.status(ARN, "delivery")
+    assert (status.exported_messages, status.skipped_messages) == (3, 1)
 
 
 def test_one_flush_that_fails_does_not_hold_up_the_others(rig: DeliveryRig) -> None:

@@ -43,6 +43,7 @@ class Outcome(msgspec.Struct):
     messages: int = 0
     payload_bytes: int = 0
     skipped: int = 0
+    failed_records: int = 0  # of the messages, those that are in the error output of a delivery stream
     objects: int = 0  # stored since the attempt began, also if it failed in the end
     upload_bytes: int = 0  # of the one long upload that is under way, if there is one
     upload_total_bytes: int = 0

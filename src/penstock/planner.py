@@ -249,6 +249,7 @@ class Planner:
                     "the pipeline %s does not know of its flush %s; it goes back", pipeline, run.run.key
                 )
                 run.give_back()
+                run.touched = True
                 self._wake()
 
     def give_back(self, leases: Leases) -> None:
@@ -268,6 +269,7 @@ class Planner:
             if run.holder is not None and run.holder not in self._pipelines:
                 logger.warning("the pipeline %s is gone; its flush %s goes back", run.holder, run.run.key)
                 run.holder = None
+                run.touched = True
 
     def _next_due_s(self, now_s: float, probing: bool) -> float:
         times = (run.due_at_s(now_s, probing) for run in self._runs.values())
@@ -470,7 +472,7 @@ class Planner:
             run.delivered_to(flush_run, outcome.messages, outcome.skipped, outcome.next)
             status.exported_messages += outcome.messages
             status.exported_bytes += outcome.payload_bytes
-            status.skipped_messages += outcome.skipped
+            status.skipped_messages += outcome.skipped + outcome.failed_records
             status.error_message = outcome.error
             flush_run.progressed = flush_run.progressed or present
             if outcome.messages:

@@ -16,6 +16,7 @@ RANDOM_STRING_LENGTH = 11
 HOURLY_PATTERN = "yyyy/MM/dd/HH/"
 
 _EXPRESSION = re.compile(r"!\{([^{}:]*):([^{}]*)\}")
+_NOT_IN_KEYS = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _RANDOM_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -25,6 +26,10 @@ class BadPrefix(ValueError):
 
 class CannotEvaluate(ValueError):
     """The prefix is well-formed, but for this object it gives no key."""
+
+
+class MissingKey(CannotEvaluate):
+    """A record lacks a key that the prefix names, or has nothing in it."""
 
 
 class Namespace(str, Enum):
@@ -169,7 +174,9 @@ def _partition_value(
     keys = query_keys if expression.namespace == Namespace.QUERY else lambda_keys
     value = keys.get(expression.value)
     if not value:
-        raise CannotEvaluate(f"{expression}: the record has no value for this key")
+        raise MissingKey(f"{expression}: the record has no value for this key")
+    if _NOT_IN_KEYS.search(value):
+        raise CannotEvaluate(f"{expression}: {value[:80]!r} has characters that names of objects cannot have")
     return value
 
 

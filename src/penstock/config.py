@@ -66,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     object_store: str | None = None
     partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
     pipeline_master: str = "local[*]"
+    lambdas: dict[str, str] = {}  # URL or Python function, by ARN or name of the Lambda function
     pipeline_remote: str | None = None
     pipeline_heap: str = "512m"
     pipeline_parallelism: int | None = None
@@ -267,6 +268,11 @@ SETTINGS: dict[str, _Setting] = {
     ),
     "pipeline_master": _Setting(
         _matching(r"local(\[.+\])?|yarn|(spark|k8s)://.+"),
+    "lambdas": _Setting(
+        _texts_by_name,
+        'a table of an address or a Python function for each LambdaArn or function name, '
+        'such as {"clean": "python:functions.clean:handler"}',
+    ),
         "a Spark master, such as local[*] or spark://host:7077",
     ),
     "pipeline_remote": _Setting(_matching("sc://.+"), "a Spark Connect server, such as sc://host:15002"),

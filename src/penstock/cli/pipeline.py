@@ -62,6 +62,7 @@ def pipeline(
     cwd = Path.cwd()
     settings = load_settings(flags, os.environ, cwd)
     check_partition_keys(settings)
+    check_lambdas(settings)
     server_url = load_http_url(server_url, "--server", os.environ, cwd, flags["config"])
     token = load_http_token(token_file, settings.data_dir, os.environ, cwd)
     problem = None if settings.pipeline_remote else java_problem(os.environ)
@@ -90,6 +91,7 @@ def pipeline(
                 object_store=settings.object_store_url,
                 partition_keys=settings.partition_keys,
                 environment={name: value for name, value in os.environ.items() if name.startswith("AWS_")},
+                lambdas=settings.lambdas,
             ),
         )
     )
@@ -109,6 +111,14 @@ def check_partition_keys(settings: Settings) -> None:
 
 
 def spark_properties(given: Sequence[str]) -> dict[str, str]:
+def check_lambdas(settings: Settings) -> None:
+    if settings.lambdas:
+        from penstock.pipeline.records.processors.lambda_table import check_target
+
+        for name, target in settings.lambdas.items():
+            check_target(name, target)
+
+
     properties = {}
     for text in given:
         name, separator, value = text.partition("=")

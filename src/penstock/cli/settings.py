@@ -43,6 +43,9 @@ SERVER_FLAGS = (
     Flag("region", "REGION", "us-east-1", "Region of Firehose clients that do not sign."),
     Flag("firehose_lenient", "on|off", "off", "Check Firehose requests as emulators do."),
     Flag("firehose_sync_create", "on|off", "off", "Answer CreateDeliveryStream when the stream is ACTIVE."),
+    Flag(
+        "firehose_flush_on_delete", "on|off", "off", "Deliver the records of a stream before it is deleted."
+    ),
     Flag("firehose_streams_max", "N", "5000", "Delivery streams of an account in a region."),
     Flag("firehose_control_calls_per_s", "N", None, "Quota of Firehose calls that are not puts."),
     Flag("firehose_stream_size_max_bytes", "SIZE", "10GiB", "Undelivered records of a delivery stream."),
@@ -55,6 +58,7 @@ PIPELINE_FLAGS = (
     Flag("pipeline_parallelism", "N", None, "Tasks at a time.  [default: the CPUs of this machine]"),
     Flag("object_store", "URL", None, "file:///DIR or s3.  [default: file://<data-dir>/objects]"),
     Flag("partition_keys", "JSON", None, "Partition keys of Kinesis exports, by export identifier."),
+    Flag("lambdas", "JSON", None, "Functions of delivery streams in place of AWS Lambda."),
     Flag("s3_min_part_size_bytes", "SIZE", "5MiB", "Smallest part of a multipart upload."),
     Flag("active_partitions", "N", "500", "Partitions that a buffer of a delivery stream may have."),
     Flag("kinesis_inter_call_delay_ms", "MS", "1000", "Pause between calls to Kinesis."),

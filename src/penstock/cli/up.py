@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.pipeline import check_partition_keys, check_spark_choice, spark_properties
+from penstock.cli.pipeline import check_lambdas, check_partition_keys, check_spark_choice, spark_properties
 from penstock.cli.settings import (
     COMMON_FLAGS,
     PIPELINE_FLAGS,
@@ -42,6 +42,7 @@ def up(spark_conf: tuple[str, ...], authenticate_client: bool | None, **flags: o
     # Both parts read them too; here it is seen before anything is started.
     settings = load_settings(flags | {"authenticate_client": authenticate_client}, os.environ, Path.cwd())
     check_partition_keys(settings)
+    check_lambdas(settings)
     common = _arguments(flags, [Flag("config", "", None, ""), *COMMON_FLAGS])
     server = [*common, *_arguments(flags, SERVER_FLAGS)]
     if authenticate_client is not None:

@@ -50,15 +50,17 @@ _lock = threading.RLock()  # making a client may find the credentials wanting, a
 _clients: dict[tuple[object, ...], Any] = {}
 
 
-def client(service: str, settings: PipelineSettings) -> Any:
+def client(
+    service: str, settings: PipelineSettings, *, region: str | None = None, attempts_max: int = ATTEMPTS_MAX
+) -> Any:
     """The client of a service. Variables that change get a new one, so do credentials that were refused."""
     variables = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
-    key = (service, settings.connect_timeout_s, settings.read_timeout_s, variables)
+    key = (service, region, attempts_max, settings.connect_timeout_s, settings.read_timeout_s, variables)
     with _lock:
         found = _clients.get(key)
         if found is None:
             with failures(f"cannot use {service}"):
-                found = _clients[key] = _new_client(service, settings)
+                found = _clients[key] = _new_client(service, settings, region, attempts_max)
         return found
 
 
@@ -95,15 +97,16 @@ def forget_clients() -> None:
         _clients.clear()
 
 
-def _new_client(service: str, settings: PipelineSettings) -> Any:
+def _new_client(service: str, settings: PipelineSettings, region: str | None, attempts_max: int) -> Any:
     own_address = endpoint(service) is not None
     core = botocore.session.get_session()
     core.get_component("data_loader").search_paths.append(str(MODELS))
-    session = boto3.session.Session(botocore_session=core, region_name=os.environ.get("AWS_REGION") or None)
+    region = region or os.environ.get("AWS_REGION") or None
+    session = boto3.session.Session(botocore_session=core, region_name=region)
     config = Config(
         connect_timeout=settings.connect_timeout_s,
         read_timeout=settings.read_timeout_s,
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
+        retries={"mode": "standard", "total_max_attempts": attempts_max},
         max_pool_connections=POOLED_CONNECTIONS_MAX,
         tcp_keepalive=True,
         # Host names of AWS's own only: data.127.0.0.1 leads nowhere.

@@ -87,6 +87,8 @@ class Progress(ABC):
 class Destination(ABC):
     """Made anew for each flush, in a thread of an executor; clients are cached per process by the subclass."""
 
+    lambdas: dict[str, str] = {}  # URL or Python function, by ARN or name of the Lambda function
+    lambda_timeout_s: float = 300.0
     def __init__(self, flush: Flush, settings: PipelineSettings, server: ServerClient) -> None:
         self.flush = flush
         self.settings = settings

@@ -65,8 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     active_partitions: int = 500
     object_store: str | None = None
     partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
-    pipeline_master: str = "local[*]"
     lambdas: dict[str, str] = {}  # URL or Python function, by ARN or name of the Lambda function
+    pipeline_master: str = "local[*]"
     pipeline_remote: str | None = None
     pipeline_heap: str = "512m"
     pipeline_parallelism: int | None = None

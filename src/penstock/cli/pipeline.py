@@ -90,8 +90,8 @@ def pipeline(
                 s3_min_part_size_bytes=settings.s3_min_part_size_bytes,
                 object_store=settings.object_store_url,
                 partition_keys=settings.partition_keys,
-                environment={name: value for name, value in os.environ.items() if name.startswith("AWS_")},
                 lambdas=settings.lambdas,
+                environment={name: value for name, value in os.environ.items() if name.startswith("AWS_")},
             ),
         )
     )

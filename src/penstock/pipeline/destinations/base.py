@@ -59,6 +59,8 @@ class PipelineSettings(msgspec.Struct, frozen=True):
     read_timeout_s: float = 60.0
     object_store: str = "file://penstock-data/objects"
     partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
+    lambdas: dict[str, str] = {}  # URL or Python function, by ARN or name of the Lambda function
+    lambda_timeout_s: float = 300.0
     environment: dict[str, str] = {}  # AWS_* variables of the driver
 
 
@@ -87,8 +89,6 @@ class Progress(ABC):
 class Destination(ABC):
     """Made anew for each flush, in a thread of an executor; clients are cached per process by the subclass."""
 
-    lambdas: dict[str, str] = {}  # URL or Python function, by ARN or name of the Lambda function
-    lambda_timeout_s: float = 300.0
     def __init__(self, flush: Flush, settings: PipelineSettings, server: ServerClient) -> None:
         self.flush = flush
         self.settings = settings

@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     region: str = "us-east-1"
     firehose_lenient: bool = False
     firehose_sync_create: bool = False
+    firehose_flush_on_delete: bool = False
     firehose_streams_max: int = 5000
     firehose_control_calls_per_s: int | None = None
     firehose_stream_size_max_bytes: int = 10 * GIB
@@ -257,6 +258,7 @@ SETTINGS: dict[str, _Setting] = {
     "region": _Setting(_matching("[A-Za-z0-9._-]{1,64}"), "a region, such as us-east-1"),
     "firehose_lenient": _Setting(_boolean, "on or off"),
     "firehose_sync_create": _Setting(_boolean, "on or off"),
+    "firehose_flush_on_delete": _Setting(_boolean, "on or off"),
     "firehose_streams_max": _number(1, 10**6, "a number of delivery streams"),
     "firehose_control_calls_per_s": _number(1, 10**6, "calls a second"),
     "firehose_stream_size_max_bytes": _size(16 * MIB, _TIB),
@@ -266,13 +268,13 @@ SETTINGS: dict[str, _Setting] = {
         _texts_by_name,
         'a table of a template or JSON path for each export identifier, such as {"to-kinesis": "$.device"}',
     ),
-    "pipeline_master": _Setting(
-        _matching(r"local(\[.+\])?|yarn|(spark|k8s)://.+"),
     "lambdas": _Setting(
         _texts_by_name,
         'a table of an address or a Python function for each LambdaArn or function name, '
         'such as {"clean": "python:functions.clean:handler"}',
     ),
+    "pipeline_master": _Setting(
+        _matching(r"local(\[.+\])?|yarn|(spark|k8s)://.+"),
         "a Spark master, such as local[*] or spark://host:7077",
     ),
     "pipeline_remote": _Setting(_matching("sc://.+"), "a Spark Connect server, such as sc://host:15002"),

@@ -10,12 +10,26 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 
 import uvloop
+from starlette.routing import Route
 
+from penstock.bandwidth import Bandwidth
 from penstock.config import Settings, load_client_tokens
+from penstock.delivery.keyring import KeyRing
+from penstock.delivery.quota import ControlQuota
+from penstock.delivery.service import DeliveryStreams
+from penstock.delivery.throughput import Quota, Throughput
+from penstock.doors.firehose.body import Bodies
+from penstock.doors.firehose.door import FirehoseDoor
+from penstock.doors.firehose.operations import Operations
+from penstock.doors.firehose.puts import Puts
+from penstock.doors.firehose.sigv4 import Caller, Signatures, load_access_keys
+from penstock.doors.firehose.validation import Validator
 from penstock.doors.http.access import Access, load_or_create_token
 from penstock.doors.http.app import App
+from penstock.doors.http.delivery import DeliveryRoutes
 from penstock.doors.http.door import Door as HttpDoor
 from penstock.doors.http.files import files_route
 from penstock.doors.http.messages import messages_routes
@@ -33,6 +47,7 @@ SEAL_INTERVAL_S = 0.5
 BOUNDS_INTERVAL_S = 1.0
 GC_THRESHOLD = 50_000
 FILE_THREADS = 4
+DRAIN_S = 1.0
 
 
 class Server:
@@ -40,6 +55,9 @@ class Server:
         self._settings = settings
         self._tokens = (
             load_client_tokens(settings.client_tokens_file) if settings.client_tokens_file is not None else ()
+        )
+        self._access_keys = (
+            load_access_keys(settings.access_keys_file) if settings.access_keys_file is not None else None
         )
 
     async def run(self) -> None:
@@ -95,18 +113,52 @@ class Server:
             slots=settings.exporter_thread_pool_size,
             bandwidth_kbps=settings.exporter_max_bandwidth_kbps,
         )
+        kbps = settings.exporter_max_bandwidth_kbps
+        bandwidth = Bandwidth(kbps) if kbps is not None else None
         file_threads = ThreadPoolExecutor(FILE_THREADS, "penstock-files")
         stack.callback(file_threads.shutdown, cancel_futures=True)
+        deliveries = await self._open_deliveries(streams, planner, stack)
         routes = [
+            self._firehose_route(deliveries, streams),
             *PipelineRoutes(planner, access).routes,
+            *DeliveryRoutes(deliveries, streams, planner, access).routes,
             *messages_routes(streams, access),
-            files_route(access, settings.read_only_dirs, file_threads),
+            files_route(access, settings.read_only_dirs, file_threads, bandwidth),
         ]
         door = HttpDoor(App(streams, access, routes))
         address = await door.open(settings.host, settings.http_port)
         stack.push_async_callback(door.close)
         stack.callback(planner.close)
         return address
+
+    async def _open_deliveries(
+        self, streams: Streams, planner: Planner, stack: AsyncExitStack
+    ) -> DeliveryStreams:
+        settings = self._settings
+        deliveries = DeliveryStreams(
+            streams,
+            KeyRing(settings.data_dir, settings.master_keys_file, kms=settings.kms),
+            streams_max=settings.firehose_streams_max,
+            size_max_bytes=settings.firehose_stream_size_max_bytes,
+            sync_create=settings.firehose_sync_create or settings.firehose_lenient,
+        )
+        planner.data_keys = deliveries.data_keys
+        if settings.firehose_flush_on_delete:
+            deliveries.drain_before_delete(partial(_drain, planner))
+        stack.push_async_callback(deliveries.close)
+        await deliveries.open()
+        return deliveries
+
+    def _firehose_route(self, deliveries: DeliveryStreams, streams: Streams) -> Route:
+        settings = self._settings
+        validator = Validator(lenient=settings.firehose_lenient)
+        quota = ControlQuota(settings.firehose_control_calls_per_s)
+        operations = Operations(deliveries, validator, quota, lenient=settings.firehose_lenient)
+        put_quota = Quota(settings.put_requests_per_s, settings.put_records_per_s, settings.put_bytes_per_s)
+        puts = Puts(deliveries, streams, validator, Throughput(put_quota))
+        signatures = Signatures(self._access_keys, Caller(settings.account_id, settings.region))
+        bodies = Bodies(settings.input_buffer_max_bytes)
+        return Route("/", FirehoseDoor(operations, puts, signatures, bodies), methods=["POST"])
 
     async def _close_store(self, streams: Streams, upkeep: asyncio.Task[None]) -> None:
         await streams.committer.drain()
@@ -158,6 +210,12 @@ class Server:
             await asyncio.to_thread(streams.store.check_free_space)
             await streams.expire()
             await asyncio.sleep(BOUNDS_INTERVAL_S)
+
+
+async def _drain(planner: Planner, arn: str) -> bool:
+    """Deliver what is in a delivery stream, for a while; whether nothing is left."""
+    run = await planner.flush_now(arn, DRAIN_S)
+    return run is None or not run.waiting_messages
 
 
 def _raise_descriptor_limit() -> None:

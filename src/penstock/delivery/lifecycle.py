@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
@@ -59,6 +60,8 @@ class Lifecycle:
         self._forget = forget
         self._size_max_bytes = size_max_bytes
         self._transition_s = transition_s
+        # Delivers what waits in a delivery stream, by its ARN, for a while; whether nothing waits any more.
+        self.drain: Callable[[str], Awaitable[bool]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
 
@@ -134,6 +137,8 @@ class Lifecycle:
 
     async def remove(self, delivery: Delivery) -> None:
         """DELETING becomes nothing."""
+        if not await self._drained(delivery):
+            return
         async with delivery.changing:
             try:
                 if delivery.arn in self._streams.store.streams:
@@ -145,6 +150,15 @@ class Lifecycle:
                 await self._store_failure(delivery, failed)
             else:
                 self._forget(delivery)
+
+    async def _drained(self, delivery: Delivery) -> bool:
+        """Whether the stream may go. Its records go with it, unless somebody wants them delivered before."""
+        while self.drain is not None and delivery.arn in self._streams.store.streams:
+            if self._closing.is_set():
+                return False
+            if await self.drain(delivery.arn):
+                break
+        return True
 
     # -- encryption ---------------------------------------------------------------------------------
 
@@ -213,8 +227,10 @@ class Lifecycle:
         for delivery in deliveries:
             if delivery.status is Status.CREATING:
                 await self.activate(delivery)
-            elif delivery.status is Status.DELETING:
+            elif delivery.status is Status.DELETING and self.drain is None:
                 await self.remove(delivery)
+            elif delivery.status is Status.DELETING:
+                self.begin(self.remove(delivery))
             elif delivery.status is Status.ACTIVE:
                 await self._adopt(delivery)
         await self._remove_strays({delivery.arn for delivery in deliveries})
@@ -258,10 +274,9 @@ def _switched(delivery: Delivery, key: WrappedKey | None) -> StoredDelivery:
     """Nobody may be putting meanwhile."""
     record, stream = delivery.record, delivery.stream
     row = KeyRow(stream.next_sequence, key)
-    rows = record.encryption.keys
     in_use = [
         old
-        for old, following in zip(rows, (*rows[1:], row), strict=True)
+        for old, following in pairwise((*record.encryption.keys, row))
         if following.first_sequence > stream.oldest_sequence
     ]
     keys = (*in_use, row) if key is not None or in_use else ()

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -105,8 +105,21 @@ class DeliveryStreams:
 
     async def data_keys(self, arn: str) -> list[DataKey]:
         """What opens the records of a delivery stream, to be handed out with its flushes. Raises KeyUnavailable."""
-        _, _, _, region, account, resource = arn.split(":", 5)
-        return await self._lifecycle.data_keys(self.find(account, region, resource.partition("/")[2]))
+        delivery = self.by_arn(arn)
+        if delivery is None:
+            raise KeyUnavailable(
+                f"{arn} is not in the catalog, so it is not known what its records are sealed with"
+            )
+        return await self._lifecycle.data_keys(delivery)
+
+    def by_arn(self, arn: str) -> Delivery | None:
+        _, _, _, region, account, resource = (arn.split(":", 5) + [""] * 6)[:6]
+        delivery = self._deliveries.get((account, region, resource.partition("/")[2]))
+        return delivery if delivery is not None and delivery.arn == arn else None
+
+    def drain_before_delete(self, drain: Callable[[str], Awaitable[bool]]) -> None:
+        """Deliver what is in a deleted stream before it goes. To be called before `open`."""
+        self._lifecycle.drain = drain
 
     # -- creating and deleting ----------------------------------------------------------------------
 

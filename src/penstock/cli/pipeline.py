@@ -110,7 +110,6 @@ def check_partition_keys(settings: Settings) -> None:
             PartitionKey(template, stream="")
 
 
-def spark_properties(given: Sequence[str]) -> dict[str, str]:
 def check_lambdas(settings: Settings) -> None:
     if settings.lambdas:
         from penstock.pipeline.records.processors.lambda_table import check_target
@@ -119,6 +118,7 @@ def check_lambdas(settings: Settings) -> None:
             check_target(name, target)
 
 
+def spark_properties(given: Sequence[str]) -> dict[str, str]:
     properties = {}
     for text in given:
         name, separator, value = text.partition("=")

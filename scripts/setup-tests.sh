@@ -3,22 +3,24 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-requirements=tests/conformance/greengrass-requirements.txt
-greengrass=.venvs/greengrass
 node_dir=tests/conformance/node
 python=.venv/bin/python
 [ -x "$python" ] || python=python3
 
-if ! cmp -s "$requirements" "$greengrass/installed.txt"; then
-    echo "setting up $greengrass"
-    "$python" -m venv --clear "$greengrass"
-    "$greengrass/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
-    cp "$requirements" "$greengrass/installed.txt"
-fi
+for name in greengrass awscli; do
+    requirements=tests/conformance/$name-requirements.txt
+    venv=.venvs/$name
+    if ! cmp -s "$requirements" "$venv/installed.txt"; then
+        echo "setting up $venv"
+        "$python" -m venv --clear "$venv"
+        "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+        cp "$requirements" "$venv/installed.txt"
+    fi
+done
 
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-        echo "The tests need Node.js 14 or newer with npm. Install them (Debian: apt-get install nodejs npm) and run this again." >&2
+        echo "The tests need Node.js 18 or newer with npm. Install them (Debian: apt-get install nodejs npm) and run this again." >&2
         exit 1
     fi
     apt-get update -qq

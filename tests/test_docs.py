@@ -200,7 +200,7 @@ def default_of(text: str) -> object:
     words = {"none": None, "unlimited": None, "false": False, "true": True}
     if text in words:
         return words[text]
-    number = re.match(r"(\d+)(?: (MiB|GiB))?(?: \(.*\))?$", text)
+    number = re.match(r"(0|[1-9]\d*)(?: (MiB|GiB))?(?: \(.*\))?$", text)
     if number is None:
         return text
     return int(number[1]) * {"MiB": MIB, "GiB": GIB}.get(number[2], 1)
@@ -214,6 +214,7 @@ def test_defaults_of_settings() -> None:
     actual["data_dir"] = "./penstock-data"
     actual["read_only_dirs"] = actual["read_only_dirs"] or None
     actual["partition_keys"] = actual["partition_keys"] or None
+    actual["lambdas"] = actual["lambdas"] or None
     actual["object_store"] = "file://<data_dir>/objects"
     actual["pipeline_parallelism"] = "CPUs"
     assert documented == actual

@@ -57,8 +57,7 @@ class DeliveryRig(PlannerRig):
         return run
 
     def trim(self) -> None:
-        for stream, upto in self.planner.trims():
-            stream.trim(upto)
+        self.run(self.streams.expire())
 
 
 @pytest.fixture

@@ -78,6 +78,7 @@ class Planner:
         for row in rows:
             self._adopt(row)
         streams.watch(self._messages_visible, self.definitions_changed)
+        streams.trims = self.trims
 
     def _is_present(self, run: ExportRun) -> bool:
         return self._runs.get(run.key) is run

@@ -82,6 +82,8 @@ class Streams:
         self._closing = False
         self._visible_watchers: list[Callable[[Stream], None]] = []
         self._definition_watchers: list[Callable[[], None]] = []
+        # Streams that keep messages only until they are delivered, and up to where they are.
+        self.trims: Callable[[], list[tuple[Stream, int]]] = list
 
     def watch(self, visible: Callable[[Stream], None], definitions: Callable[[], None]) -> None:
         """Have `visible` called when an exported stream has new messages, `definitions` when streams changed."""
@@ -360,16 +362,20 @@ class Streams:
     # -- upkeep and end -----------------------------------------------------------------------------
 
     async def expire(self) -> None:
-        """Drop what has outlived its TTL."""
-        if any(stream.definition.ttl_ms is not None for stream in list(self.store.streams.values())):
-            await self.committer.call(self._expire_all)
+        """Drop what has outlived its TTL, and what delivery streams have delivered."""
+        trims = self.trims()
+        streams = list(self.store.streams.values())  # the write thread adds and removes streams
+        if trims or any(stream.definition.ttl_ms is not None for stream in streams):
+            await self.committer.call(partial(self._expire_all, trims))
 
-    def _expire_all(self) -> None:
-        for stream in self.store.streams.values():
+    def _expire_all(self, trims: list[tuple[Stream, int]]) -> None:
+        drops = [(stream, stream.expire) for stream in self.store.streams.values()]
+        drops += [(stream, partial(stream.trim, sequence)) for stream, sequence in trims]
+        for stream, drop in drops:
             try:
-                stream.expire()
+                drop()
             except OSError as error:
-                logger.error("stream %r: messages could not be expired (%s)", stream.definition.name, error)
+                logger.error("stream %r: messages could not be dropped (%s)", stream.definition.name, error)
 
     def release_waiters(self) -> None:
         """The server stops: every waiting read gets its answer now."""

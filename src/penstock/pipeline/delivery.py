@@ -19,8 +19,8 @@ from penstock.log.frame import BadFrame
 from penstock.pipeline.destinations import destination_for
 from penstock.pipeline.destinations.base import (
     Cancelled,
-    Columns,
     DeliveryFailed,
+    FramePart,
     PipelineSettings,
     Progress,
     apply_environment,
@@ -66,6 +66,12 @@ class Reporter(Progress):
         self.outcome.payload_bytes += payload_bytes
         self._maybe_report()
 
+    def failed(self, records: int) -> None:
+        self.outcome.failed_records += records
+
+    def stored(self) -> None:
+        self.outcome.objects += 1
+
     def uploading(self, done_bytes: int, total_bytes: int) -> None:
         self.outcome.upload_bytes, self.outcome.upload_total_bytes = done_bytes, total_bytes
         self._maybe_report()
@@ -104,7 +110,7 @@ class Reporter(Progress):
         outcome = self.outcome
         self._reported_s = time.monotonic()
         answer = self._server.report(self._pipeline, [outcome])
-        outcome.messages = outcome.payload_bytes = outcome.skipped = 0
+        outcome.messages = outcome.payload_bytes = outcome.skipped = outcome.failed_records = 0
         outcome.statuses_before += len(outcome.status_messages)
         outcome.status_messages = []
         return answer
@@ -117,7 +123,7 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome | N
     try:
         first = reporter.begin()
         destination = destination_for(flush, task.settings, server)
-        destination.deliver_columns(_columns(server, flush, first), reporter)
+        destination.deliver_frames(_frame_parts(server, flush, first), reporter)
         # Numbers behind the last message that could be read hold nothing: they are done too.
         outcome.next = flush.next
     except Cancelled:
@@ -140,15 +146,12 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome | N
     return None
 
 
-def _columns(server: ServerClient, flush: Flush, first: int) -> Iterator[Columns]:
+def _frame_parts(server: ServerClient, flush: Flush, first: int) -> Iterator[FramePart]:
     for frame in server.frames(flush.stream, first, flush.next):
         start = max(first - frame.first_sequence, 0)
         stop = min(flush.next - frame.first_sequence, frame.count)
-        if start >= stop:
-            continue
-        arrivals = frame.arrivals[start:stop].tolist()
-        numbers = range(frame.first_sequence + start, frame.first_sequence + stop)
-        yield Columns(numbers, arrivals, frame.payloads(start, stop))
+        if start < stop:
+            yield FramePart(frame, start, stop)
 
 
 def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ _CLASSES = {
     ExportKind.KINESIS: ("kinesis", "Kinesis"),
     ExportKind.IOT_SITEWISE: ("sitewise", "SiteWise"),
     ExportKind.S3_TASK_EXECUTOR: ("s3tasks", "S3Tasks"),
+    ExportKind.DELIVERY: ("s3objects", "S3Objects"),
 }
 
 

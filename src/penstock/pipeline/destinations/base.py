@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.flush import Flush
+from penstock.log.frame import Frame
 from penstock.pipeline.server_client import ServerClient
 
 
@@ -50,6 +51,32 @@ class Columns(NamedTuple):
         )
 
 
+class FramePart(NamedTuple):
+    """Those messages of a frame, by position, that belong to a flush. Nothing is copied until somebody asks."""
+
+    frame: Frame
+    start: int
+    stop: int
+
+    @property
+    def messages(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def data(self) -> memoryview:
+        """The payloads, one behind the other."""
+        offsets = self.frame.offsets
+        return self.frame.data[offsets[self.start] : offsets[self.stop]]
+
+    def columns(self) -> Columns:
+        first = self.frame.first_sequence
+        return Columns(
+            range(first + self.start, first + self.stop),
+            self.frame.arrivals[self.start : self.stop].tolist(),
+            self.frame.payloads(self.start, self.stop),
+        )
+
+
 class PipelineSettings(msgspec.Struct, frozen=True):
     """What destinations need to know besides the export's own configuration. Travels to the executors."""
 
@@ -58,6 +85,7 @@ class PipelineSettings(msgspec.Struct, frozen=True):
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 60.0
     object_store: str = "file://penstock-data/objects"
+    active_partitions: int = 500  # of one flush of a delivery stream
     partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
     lambdas: dict[str, str] = {}  # URL or Python function, by ARN or name of the Lambda function
     lambda_timeout_s: float = 300.0
@@ -77,6 +105,12 @@ class Progress(ABC):
     @abstractmethod
     def skipped(self, next_sequence: int, reason: str) -> None:
         """The message before `next_sequence` can never be delivered and is passed over."""
+
+    def failed(self, records: int) -> None:  # noqa: B027
+        """So many of what is delivered next went to the error output. Only delivery streams have one."""
+
+    def stored(self) -> None:  # noqa: B027
+        """An object is there, or may be: from now on the flush must make the same names again."""
 
     def uploading(self, done_bytes: int, total_bytes: int) -> None:  # noqa: B027
         """How far a single long upload has come, for those who watch. Most destinations have none."""
@@ -101,6 +135,10 @@ class Destination(ABC):
     def deliver_columns(self, columns: Iterable[Columns], progress: Progress) -> None:
         """The same, for destinations that are faster with many messages at once."""
         self.deliver((record for part in columns for record in part.records()), progress)
+
+    def deliver_frames(self, parts: Iterable[FramePart], progress: Progress) -> None:
+        """The same, for destinations that need not tell messages apart."""
+        self.deliver_columns((part.columns() for part in parts), progress)
 
     @property
     def config(self) -> Mapping[str, Any]:

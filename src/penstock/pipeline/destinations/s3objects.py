@@ -1,0 +1,134 @@
+"""Delivery streams to S3: a flush becomes an object, or one for each partition, all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import msgspec
+
+from penstock.delivery.sealing import CannotOpen, Opener
+from penstock.delivery.settings import DeliverySettings
+from penstock.java_time import BadZone
+from penstock.pipeline.destinations.base import (
+    Columns,
+    DeliveryFailed,
+    Destination,
+    FramePart,
+    Progress,
+    Record,
+)
+from penstock.pipeline.objects import store_for
+from penstock.pipeline.records.error_output import ACTIVE_PARTITION_EXCEEDED, PROCESSING_FAILED
+from penstock.pipeline.records.objects import FlushObjects
+from penstock.pipeline.records.partitions import Partitions
+from penstock.pipeline.records.processors import processed, processors_for
+from penstock.pipeline.records.reading import Tally, joined, record_batches
+from penstock.pipeline.records.record import Failed
+from penstock.prefix import PARTITION_NAMESPACES, BadPrefix, CannotEvaluate
+
+FUNCTION_ERROR_TYPES = frozenset({PROCESSING_FAILED, ACTIVE_PARTITION_EXCEEDED})
+
+
+class S3Objects(Destination):
+    """Nothing counts as delivered before everything is stored; whatever an earlier attempt stored is overwritten."""
+
+    def deliver(self, records: Iterator[Record], progress: Progress) -> None:
+        self.deliver_columns((Columns([r[0]], [r[1]], [r[2]]) for r in records), progress)
+
+    def deliver_columns(self, columns: Iterable[Columns], progress: Progress) -> None:
+        self._deliver(None, columns, progress)
+
+    def deliver_frames(self, parts: Iterable[FramePart], progress: Progress) -> None:
+        self._deliver(parts, (part.columns() for part in parts), progress)
+
+    def _deliver(
+        self, parts: Iterable[FramePart] | None, columns: Iterable[Columns], progress: Progress
+    ) -> None:
+        try:
+            delivery = msgspec.convert(self.flush.settings, DeliverySettings)
+            run = _FlushRun(self, delivery, progress)
+            if parts is not None and run.keeps_records_whole:
+                run.store_frames(parts)
+            else:
+                run.store_records(columns)
+        except (BadPrefix, BadZone, CannotEvaluate, CannotOpen) as error:
+            raise DeliveryFailed(str(error), permanent=True) from error
+        run.report()
+
+
+class _FlushRun:
+    """One attempt at one flush."""
+
+    def __init__(self, destination: Destination, delivery: DeliverySettings, progress: Progress) -> None:
+        self._flush = destination.flush
+        self._settings = destination.settings
+        self._delivery = delivery
+        self._progress = progress
+        self._objects = FlushObjects(destination.flush, delivery, store_for(destination.settings), progress)
+        self._processors = processors_for(delivery.config, delivery, destination.settings)
+        self._opener = Opener(delivery.data_keys, delivery.arn)
+        self._partitioned = bool(self._objects.target.prefix.namespaces & PARTITION_NAMESPACES)
+        self._tally = Tally()
+        self._failures: list[Failed] = []
+
+    @property
+    def keeps_records_whole(self) -> bool:
+        """Nobody looks into a record: then they need not be told apart."""
+        return not self._processors and not self._partitioned and self._opener.opens_nothing
+
+    def store_frames(self, parts: Iterable[FramePart]) -> None:
+        objects = self._objects
+        backup = objects.backup_target
+        if backup is not None:
+            parts = list(parts)
+            if parts:
+                objects.put_backup((part.data for part in parts), backup)
+        self._put_whole(self._tally.frames(parts))
+
+    def store_records(self, columns: Iterable[Columns]) -> None:
+        objects = self._objects
+        columns = self._tally.columns(columns, self._opener)
+        backup = objects.backup_target
+        if backup is not None:
+            columns = list(columns)
+            if columns:
+                objects.put_backup((b"".join(part.payloads) for part in columns), backup)
+        batches = processed(self._processors, record_batches(columns), self._failures.extend)
+        if self._partitioned:
+            partitions = Partitions(objects, self._settings.active_partitions)
+            for batch in batches:
+                self._failures += partitions.add(batch)
+            for partition, data in partitions:
+                objects.put_data(data, partition)
+        elif not self._put_whole(joined(batches)) and self._asks_a_function:
+            objects.withdraw(objects.data_key(objects.whole))
+        self._put_errors()
+
+    def _put_whole(self, chunks: Iterable[bytes | memoryview]) -> bool:
+        """One object, if there is something to put into it."""
+        chunks = iter(chunks)
+        first = next(chunks, None)
+        if first is None:
+            return False
+        self._objects.put_data(chain([first], chunks), self._objects.whole)
+        return True
+
+    def _put_errors(self) -> None:
+        types = self._objects.put_errors(self._failures)
+        if self._asks_a_function:
+            for output_type in sorted(FUNCTION_ERROR_TYPES - types):
+                self._objects.withdraw(self._objects.error_key(output_type))
+
+    @property
+    def _asks_a_function(self) -> bool:
+        """One whose answers may differ from those of an earlier attempt, which may have stored other objects."""
+        processing = self._delivery.config.get("ProcessingConfiguration") or {}
+        types = [processor["Type"] for processor in processing.get("Processors") or []]
+        return bool(self._processors) and "Lambda" in types
+
+    def report(self) -> None:
+        tally = self._tally
+        if tally.messages:
+            self._progress.failed(len({failed.record.sequence for failed in self._failures}))
+            self._progress.delivered(self._flush.next, tally.messages, tally.payload_bytes)

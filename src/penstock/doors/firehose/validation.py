@@ -18,7 +18,9 @@ from penstock.doors.firehose.java_pattern import JavaPattern, pattern_for
 VIOLATIONS_MAX = 1000  # a body may break rules more often than there is memory to say so
 INT32_MAX = 2**31 - 1
 NUMBER_MAX = 1e15
-PATTERN_LENGTH_MAX = 1024  # of strings that are too long anyway: patterns backtrack
+EXCESS_LENGTH_MAX = (
+    1024  # strings that are longer than allowed by more are matched with no pattern: it may backtrack
+)
 
 # Where AWS prints the values of an enumeration in another order than the model's.
 ENUM_ORDER = {
@@ -196,7 +198,7 @@ class StringChecker(Checker):
     def __init__(self, shape: Any, pattern: JavaPattern | None) -> None:
         self._bounds = Bounds(shape, "length")
         self._pattern = pattern
-        self._pattern_length_max = max(self._bounds.max or 0, PATTERN_LENGTH_MAX)
+        self._pattern_length_max = (self._bounds.max or 0) + EXCESS_LENGTH_MAX
         self._enum = frozenset(shape.enum)
         self._enum_shown = ", ".join(ENUM_ORDER.get(shape.name, shape.enum))
         self._shows_value = shape.name in SHAPES_SHOWN_WITH_VALUE

@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 from starlette.applications import Starlette
 
+from penstock.bandwidth import Bandwidth
 from penstock.doors.http.access import Access
 from penstock.doors.http.door import Door
 from penstock.doors.http.files import files_route
@@ -22,16 +23,17 @@ DEADLINE_S = 15
 
 
 class _FilesOnly:
-    def __init__(self, read_only_dirs: Sequence[Path]) -> None:
+    def __init__(self, read_only_dirs: Sequence[Path], bandwidth: Bandwidth | None) -> None:
         self.threads = ThreadPoolExecutor(2, "files")
-        self.asgi = Starlette(routes=[files_route(Access([TOKEN.encode()]), read_only_dirs, self.threads)])
+        route = files_route(Access([TOKEN.encode()]), read_only_dirs, self.threads, bandwidth)
+        self.asgi = Starlette(routes=[route])
 
     def close(self) -> None:
         self.threads.shutdown()
 
 
 @contextmanager
-def file_door(read_only_dirs: Sequence[Path]) -> Iterator[str]:
+def file_door(read_only_dirs: Sequence[Path], bandwidth: Bandwidth | None = None) -> Iterator[str]:
     """The URL of a server that lets these directories be read. A list may change meanwhile."""
     loop = uvloop.new_event_loop()
     opened = threading.Event()
@@ -40,7 +42,7 @@ def file_door(read_only_dirs: Sequence[Path]) -> Iterator[str]:
 
     async def serve() -> None:
         nonlocal port
-        door = Door(_FilesOnly(read_only_dirs))  # type: ignore[arg-type]
+        door = Door(_FilesOnly(read_only_dirs, bandwidth))  # type: ignore[arg-type]
         _, port = await door.open("127.0.0.1", 0)
         opened.set()
         await stop.wait()

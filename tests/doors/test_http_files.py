@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
@@ -15,9 +16,10 @@ from urllib.parse import quote, urlencode, urlsplit
 import pytest
 
 from file_door import TOKEN, client_of, file_door
+from penstock.bandwidth import Bandwidth
 from penstock.doors.http.files import CHUNK_BYTES, SIZE_MAX_BYTES, open_below
 from penstock.errors import PenstockError
-from penstock.pipeline.server_client import FileRefused
+from penstock.pipeline.server_client import FileRefused, ServerClient
 
 SECRET = b"nobody may read this"
 
@@ -274,6 +276,29 @@ def test_a_file_that_shrinks_breaks_the_connection(place: Place) -> None:
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         response.read()
     connection.close()
+
+
+def test_under_a_cap_all_readers_together_stay_within_it(tmp_path: Path) -> None:
+    contents = [os.urandom(650_000), os.urandom(100_000), os.urandom(50_000)]
+    for number, content in enumerate(contents):
+        (tmp_path / str(number)).write_bytes(content)
+
+    def read(client: ServerClient, number: int) -> bytes:
+        read_bytes = b""
+        while len(read_bytes) < len(contents[number]):
+            part = client.file_part(str(tmp_path / str(number)), len(read_bytes), SIZE_MAX_BYTES)
+            assert 0 < len(part) <= 600_000, "an answer takes too long for anybody to be heard meanwhile"
+            read_bytes += part
+        return read_bytes
+
+    cap = Bandwidth(2400)  # 300,000 bytes a second
+    with file_door([tmp_path], cap) as url, client_of(url) as client, ThreadPoolExecutor(3) as threads:
+        started_s = time.monotonic()
+        read_contents = list(threads.map(lambda number: read(client, number), range(3)))
+        elapsed_s = time.monotonic() - started_s
+    assert read_contents == contents
+    free_bytes = cap.bytes_per_s + cap.piece_bytes  # the first second's, and the last piece may overdraw
+    assert elapsed_s >= (800_000 - free_bytes) / cap.bytes_per_s
 
 
 def test_descriptors_are_closed(place: Place) -> None:

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from penstock.bandwidth import Bandwidth
 from penstock.doors.http.access import Access, Guarded
 from penstock.doors.http.bulk import SENDFILE_EXTENSION, STALL_S
 from penstock.errors import PenstockError
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 SIZE_MAX_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
+PACED_PIECES_MAX = 8  # in one answer: a task must come to hear soon that nobody wants it any more
 LOCAL_HOSTS = ("", "localhost", "127.0.0.1")
 HOW_TO_ALLOW = (
     "name its directory in PENSTOCK_READ_ONLY_DIRS (or STREAM_MANAGER_READ_ONLY_DIRS) "
@@ -49,8 +51,16 @@ class _OpenFile(NamedTuple):
     size_bytes: int
 
 
-def files_route(access: Access, read_only_dirs: Sequence[Path], threads: ThreadPoolExecutor) -> Route:
-    """GET and HEAD /v1/files?url=…&offset=…&size=…"""
+def files_route(
+    access: Access,
+    read_only_dirs: Sequence[Path],
+    threads: ThreadPoolExecutor,
+    bandwidth: Bandwidth | None = None,
+) -> Route:
+    """GET and HEAD /v1/files?url=…&offset=…&size=…
+
+    What is read here is uploaded elsewhere: pacing the one paces the other, for all executors together.
+    """
 
     async def files(request: Request) -> Response:
         loop = asyncio.get_running_loop()
@@ -61,7 +71,7 @@ def files_route(access: Access, read_only_dirs: Sequence[Path], threads: ThreadP
             opened = await loop.run_in_executor(threads, open_below, path, read_only_dirs)
         except _Refused as error:
             return JSONResponse({"error": str(error)}, status_code=error.status)
-        return _FileResponse(opened, offset, size_bytes, threads)
+        return _FileResponse(opened, offset, size_bytes, threads, bandwidth)
 
     return Route("/v1/files", Guarded(access)(files), methods=["GET", "HEAD"])
 
@@ -69,12 +79,24 @@ def files_route(access: Access, read_only_dirs: Sequence[Path], threads: ThreadP
 class _FileResponse(Response):
     """An ASGI response that owns an open file, and reads it in threads."""
 
-    def __init__(self, file: _OpenFile, offset: int, size_bytes: int, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        file: _OpenFile,
+        offset: int,
+        size_bytes: int,
+        threads: ThreadPoolExecutor,
+        bandwidth: Bandwidth | None,
+    ) -> None:
         super().__init__(status_code=200)
+        self._chunk_bytes = CHUNK_BYTES
+        if bandwidth is not None:
+            self._chunk_bytes = min(CHUNK_BYTES, bandwidth.piece_bytes)
+            size_bytes = min(size_bytes, PACED_PIECES_MAX * self._chunk_bytes)
         self._file = file
         self._end = min(offset + size_bytes, file.size_bytes)
         self._begin = min(offset, self._end)
         self._threads = threads
+        self._bandwidth = bandwidth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -100,12 +122,17 @@ class _FileResponse(Response):
             logger.info("reading a file for a task ended early: %s", error or "the client does not read")
             cycle.transport.abort()
             cycle.expected_content_length = 0
+        except asyncio.CancelledError:  # the server stops, and has waited long enough
+            cycle.transport.abort()
+            cycle.expected_content_length = 0
 
     async def _send_range(self, send: Send) -> None:
         loop = asyncio.get_running_loop()
         offset = self._begin
         while offset < self._end:
-            size_bytes = min(CHUNK_BYTES, self._end - offset)
+            size_bytes = min(self._chunk_bytes, self._end - offset)
+            if self._bandwidth is not None:
+                await self._bandwidth.spend_piece(size_bytes)
             chunk = await loop.run_in_executor(
                 self._threads, os.pread, self._file.descriptor, size_bytes, offset
             )

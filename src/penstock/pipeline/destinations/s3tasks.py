@@ -113,8 +113,6 @@ class _TaskRun:
         count = -(-size_bytes // part_bytes)
         try:
             for number, offset in enumerate(range(0, size_bytes, part_bytes), 1):
-                # Confirms nothing new: this is where a long upload hears that nobody wants it any more.
-                self._progress.delivered(self._record.sequence_number, 0, 0)
                 part_end = min(offset + part_bytes, size_bytes)
                 upload.upload_part(self._file_chunks(url, offset, part_end))
                 self._progress.uploading(part_end, size_bytes)
@@ -137,6 +135,8 @@ class _TaskRun:
 
     def _file_chunks(self, url: str, offset: int, end: int) -> Iterator[bytes]:
         while offset < end:
+            # Confirms nothing new: this is where a long upload hears that nobody wants it any more.
+            self._progress.delivered(self._record.sequence_number, 0, 0)
             chunk = self._server.file_part(url, offset, min(FILE_CHUNK_BYTES, end - offset))
             if not chunk:
                 raise BadTask(f"{url} became shorter while it was read: it ends at byte {offset}")

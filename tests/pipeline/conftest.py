@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
 import pytest
@@ -24,6 +24,9 @@ from harness import ServerProcess
 from pipeline.destinations.aws_endpoint import SiteWiseEndpoint, serving
 from pipeline.pipeline_process import PipelineProcess
 from pipeline.sink import Sink
+
+if TYPE_CHECKING:
+    from pipeline.crash_site import CrashSite
 
 DEADLINE_S = 30
 
@@ -167,6 +170,15 @@ def site(delivering: tuple[ServerProcess, PipelineProcess]) -> Iterator[Site]:
 def files(delivering: tuple[ServerProcess, PipelineProcess]) -> Path:
     """The folder whose files S3 tasks may send."""
     return delivering[0].data_dir.parent / "files"
+
+
+@pytest.fixture(scope="module")
+def crash_site(tmp_path_factory: pytest.TempPathFactory, aws: Aws, sink: Sink) -> Iterator[CrashSite]:
+    from pipeline.crash_site import CrashSite  # which needs this module
+
+    site = CrashSite(tmp_path_factory.mktemp("crashes"), aws, sink)
+    yield site
+    site.close()
 
 
 @pytest.fixture

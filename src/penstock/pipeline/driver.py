@@ -169,7 +169,8 @@ class Driver:
     def _not_done(self, flush: Flush, error: Exception) -> Outcome:
         reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
         text = "" if self._stop.is_set() else f"the Spark job failed: {reason}"
-        return Outcome(flush.id, flush.attempt, flush.first, error=text, done=True)
+        # Who knows what it left behind: count that as something.
+        return Outcome(flush.id, flush.attempt, flush.first, error=text, done=True, objects=1)
 
     def _tell(self, outcomes: list[Outcome]) -> None:
         """Our leases last as long as we do: what the executors could not report, nobody else will."""

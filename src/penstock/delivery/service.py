@@ -6,8 +6,9 @@ import asyncio
 import sqlite3
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -144,7 +145,7 @@ class DeliveryStreams:
         if self._sync_create:
             await asyncio.shield(self._lifecycle.begin(self._lifecycle.activate(delivery, key)))
         else:
-            self._later(self._lifecycle.activate(delivery, key))
+            self._later(partial(self._lifecycle.activate, delivery, key))
         return delivery.arn
 
     def _check_free(self, account: str, region: str, name: str) -> None:
@@ -189,7 +190,7 @@ class DeliveryStreams:
                 raise _in_use(delivery)
             deleting = replace(delivery.record, status=Status.DELETING, failure=None)
             await self._lifecycle.store(delivery, deleting)
-        self._later(self._lifecycle.remove(delivery))
+        self._later(partial(self._lifecycle.remove, delivery))
 
     # -- changing -----------------------------------------------------------------------------------
 
@@ -248,14 +249,14 @@ class DeliveryStreams:
                 encryption, status=EncryptionStatus.ENABLING, key_type=key_type, key_arn=key_arn, failure=None
             )
             await self._lifecycle.store(delivery, replace(delivery.record, encryption=enabling))
-        self._later(self._lifecycle.switch_key(delivery, key))
+        self._later(partial(self._lifecycle.switch_key, delivery, key))
 
     async def stop_encryption(self, account: str, region: str, name: str) -> None:
         async with self._changing_active(account, region, name) as delivery:
             encryption = self._counted(delivery)
             disabling = replace(encryption, status=EncryptionStatus.DISABLING, failure=None)
             await self._lifecycle.store(delivery, replace(delivery.record, encryption=disabling))
-        self._later(self._lifecycle.switch_key(delivery))
+        self._later(partial(self._lifecycle.switch_key, delivery))
 
     def _counted(self, delivery: Delivery) -> Encryption:
         """The encryption with one more call noted, if another one is allowed."""
@@ -301,12 +302,13 @@ class DeliveryStreams:
                 raise _in_use(delivery)
             yield delivery
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Have something done when the status before it could be seen for a while."""
         self._lifecycle.begin(self._after_pause(work))
 
-    async def _after_pause(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _after_pause(self, work: Callable[[], Awaitable[None]]) -> None:
         await self._lifecycle.pause()
-        await work
+        await work()
 
 
 def _check_version(record: StoredDelivery, given: str) -> None:

@@ -578,3 +578,44 @@ def test_a_request_that_never_ends_is_refused(server: RunningServer, head: bytes
             pass
         assert refused in (b"", b"HTTP/1.1 400 Bad Request\r\n") or refused.startswith(b"HTTP/1.1 400 ")
     server.wait_until(lambda: not server.http._server.server_state.connections, "the connection stays open")
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n"], ids=["silent", "half a head"]
+)
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used before"])
+def test_a_request_that_does_not_come_is_not_waited_for(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, beginning: bytes, used: bool
+) -> None:
+    """A connection that has been used before is closed when idle anyway, by uvicorn; a head may still stop halfway."""
+    monkeypatch.setattr(door, "HEAD_S", 0.3)
+    server = start()
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as connection:
+        if used:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert connection.recv(MIB).startswith(b"HTTP/1.1 200 ")
+        started_s = time.monotonic()
+        connection.sendall(beginning)
+        assert connection.recv(100) == b""
+        assert time.monotonic() - started_s >= (0.3 if beginning or not used else 0)
+
+
+def test_an_answer_that_takes_longer_than_a_head_may_is_waited_for(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "HEAD_S", 0.2)
+    server = start()
+    with server.client() as client:
+        client.create("s", maxSize=2**30)
+        for n in range(4):
+            client.append("s", bytes([n]) * (4 * MIB))
+        with request_frames(server) as connection:
+            server.wait_until(
+                lambda: bool(server.http._server.server_state.tasks), "the answer has not begun"
+            )
+            time.sleep(0.5)  # longer than the server waits for a head
+            received_bytes = 0
+            while received_bytes < 16 * MIB:
+                chunk = connection.recv(MIB)
+                assert chunk, "the server has hung up in the middle of its answer"
+                received_bytes += len(chunk)

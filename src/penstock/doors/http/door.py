@@ -16,16 +16,26 @@ from penstock.doors.http.bulk import SENDFILE_EXTENSION
 BACKLOG = 1024
 STOP_S = 5
 HEAD_BYTES_MAX = 64 * 1024
+HEAD_S = 30.0  # for a request to begin on a new connection, and for its head to be complete
 
 
 class _Protocol(HttpToolsProtocol):
     """Hands the application what it needs to let the kernel send a file: ASGI has no word for that.
 
-    And bounds the head of a request, which the parser gathers without a limit.
+    And bounds the head of a request, which the parser gathers without a limit and waits for without an end.
     """
 
     _in_head = False
     _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._expect_no_head()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -33,6 +43,16 @@ class _Protocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
                 self.send_400_response("The head of the request is too large.")
+            elif self._head_timer is None:
+                self._expect_head()
+
+    def _expect_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _expect_no_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -40,6 +60,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._expect_no_head()
         super().on_headers_complete()
         extensions: dict[str, object] = {SENDFILE_EXTENSION: self.cycle}
         self.scope["extensions"] = extensions  # type: ignore[typeddict-item]

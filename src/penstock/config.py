@@ -48,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     exporter_thread_pool_size: int = 5
     s3_min_part_size_bytes: int = S3_MIN_PART_SIZE_BYTES
     kinesis_inter_call_delay_ms: int = 1000
+    sitewise_skip_refused: bool = False
     read_only_dirs: tuple[Path, ...] = ()
     access_keys_file: Path | None = None
     master_keys_file: Path | None = None
@@ -247,6 +248,7 @@ SETTINGS: dict[str, _Setting] = {
     "kinesis_inter_call_delay_ms": _number(
         0, 3_600_000, "milliseconds", "STREAM_MANAGER_EXPORTER_KINESIS_INTER_CALL_DELAY_MS"
     ),
+    "sitewise_skip_refused": _Setting(_boolean, "true or false"),
     "read_only_dirs": _Setting(_paths, "a list of directories", ("STREAM_MANAGER_READ_ONLY_DIRS",)),
     "access_keys_file": _Setting(_path, "a JSON file with access keys, readable by the server's user only"),
     "master_keys_file": _Setting(_path, "a JSON file with master keys, readable by the server's user only"),

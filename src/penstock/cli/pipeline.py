@@ -87,6 +87,7 @@ def pipeline(
             spark=spark,
             pipeline=PipelineSettings(
                 kinesis_inter_call_delay_ms=settings.kinesis_inter_call_delay_ms,
+                sitewise_skip_refused=settings.sitewise_skip_refused,
                 s3_min_part_size_bytes=settings.s3_min_part_size_bytes,
                 object_store=settings.object_store_url,
                 partition_keys=settings.partition_keys,

@@ -62,6 +62,9 @@ PIPELINE_FLAGS = (
     Flag("s3_min_part_size_bytes", "SIZE", "5MiB", "Smallest part of a multipart upload."),
     Flag("active_partitions", "N", "500", "Partitions that a buffer of a delivery stream may have."),
     Flag("kinesis_inter_call_delay_ms", "MS", "1000", "Pause between calls to Kinesis."),
+    Flag(
+        "sitewise_skip_refused", "on|off", "off", "Skip values for properties that are unknown or forbidden."
+    ),
 )
 
 Command = Callable[..., Any]

@@ -11,12 +11,14 @@ import pytest
 
 from penstock.model import ExportKind
 from penstock.pipeline.destinations import answers
+from penstock.pipeline.destinations.base import PipelineSettings
 from pipeline.destinations.aws_endpoint import SiteWiseEndpoint, refusal, serving
 from pipeline.destinations.recording import Recording, deliver
 
 ASSET = "11111111-2222-3333-4444-555555555555"
 PROPERTY = "66666666-7777-8888-9999-aaaaaaaaaaaa"
 NOW_S = int(time.time())
+SKIPPING = PipelineSettings(sitewise_skip_refused=True)
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +260,23 @@ def test_what_needs_help_waits_with_the_planner(sitewise: SiteWiseEndpoint, code
     assert not error.permanent
     assert str(error) == f"entry entry-2: {code}: arranged"
     assert sizes(sitewise) == [10]
+
+
+@pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException"])
+def test_what_needs_help_is_skipped_if_so_set(sitewise: SiteWiseEndpoint, code: str) -> None:
+    sitewise.errors = {"entry-2": [code] * 9}
+    progress, error = put([entry(number) for number in range(15)], options=SKIPPING)
+    assert error is None
+    assert (progress.next, progress.messages, progress.skips) == (15, 14, {2: f"{code}: arranged"})
+    assert sizes(sitewise) == [10, 5]
+
+
+def test_a_call_that_is_denied_is_not_skipped_even_so(sitewise: SiteWiseEndpoint) -> None:
+    """It is about the credentials, and would take every message with it."""
+    sitewise.arrange(refusal("AccessDeniedException", 403))
+    progress, error = put([entry(0)], options=SKIPPING)
+    assert progress.calls == 0
+    assert "AccessDeniedException" in str(error)
 
 
 def test_only_the_beginning_without_a_hole_is_confirmed(sitewise: SiteWiseEndpoint) -> None:

@@ -81,6 +81,7 @@ class PipelineSettings(msgspec.Struct, frozen=True):
     """What destinations need to know besides the export's own configuration. Travels to the executors."""
 
     kinesis_inter_call_delay_ms: int = 1000
+    sitewise_skip_refused: bool = False
     s3_min_part_size_bytes: int = 5 * 1024 * 1024
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 60.0

@@ -27,6 +27,8 @@ BATCH_BYTES_MAX = 1024 * 1024
 
 # The service says that the entry itself is wrong: it will never be taken.
 _ENTRY_REFUSED = {"InvalidRequestException", "TimestampOutOfRangeException"}
+# It says that somebody must mend something first; entries behind it wait for that, unless they are not to.
+_UNTIL_MENDED = {"ResourceNotFoundException", "AccessDeniedException"}
 _CALL_REFUSED = {"InvalidRequestException", "SerializationException", "ValidationException"}
 _CONFLICT = "ConflictingOperationException"
 # The next try of a batch comes within a second. Of everything else the planner takes care, who waits longer.
@@ -54,7 +56,8 @@ class Piece(NamedTuple):
 class _Verdicts:
     """What the service said about the messages of a batch, in one round of calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: set[str]) -> None:
+        self._refusals = refusals  # codes that are the last word on an entry
         self.answered: set[int] = set()  # with all their pieces
         self.refused: dict[int, str] = {}  # for good
         self.failed: dict[int, str] = {}  # for now
@@ -63,9 +66,9 @@ class _Verdicts:
     def note(self, piece: Piece, errors: list[dict[str, Any]]) -> None:
         codes = {error["errorCode"] for error in errors}
         text = "; ".join(f"{error['errorCode']}: {error.get('errorMessage', '')}" for error in errors)
-        if codes - _ENTRY_REFUSED:
+        if codes - self._refusals:
             self.failed[piece.number] = f"entry {piece.entry.id}: {text}"
-            self.soon_over = self.soon_over and codes <= _SOON_OVER | _ENTRY_REFUSED
+            self.soon_over = self.soon_over and codes <= _SOON_OVER | self._refusals
         elif codes:
             self.refused[piece.number] = text
         if piece.last:
@@ -85,6 +88,7 @@ class _Verdicts:
 class SiteWise(Destination):
     def __init__(self, flush: Flush, settings: PipelineSettings, server: ServerClient) -> None:
         super().__init__(flush, settings, server)
+        self._refusals = _ENTRY_REFUSED | (_UNTIL_MENDED if settings.sitewise_skip_refused else set())
         self._conflicted: set[int] = set()  # messages that are sent alone from now on
 
     def deliver(self, records: Iterator[Record], progress: Progress) -> None:
@@ -95,7 +99,7 @@ class SiteWise(Destination):
 
     def _put(self, batch: AnsweredBatch) -> str:
         """Everything that is open, in as many calls as it takes. Returns why some of it still is."""
-        verdicts = _Verdicts()
+        verdicts = _Verdicts(self._refusals)
         try:
             with aws.failures("cannot put values into SiteWise"):
                 for call in self._calls(_pieces(batch)):

@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import uvloop
-from starlette.routing import Route
 
 from penstock.bandwidth import Bandwidth
 from penstock.config import Settings, load_client_tokens
@@ -119,13 +118,13 @@ class Server:
         stack.callback(file_threads.shutdown, cancel_futures=True)
         deliveries = await self._open_deliveries(streams, planner, stack)
         routes = [
-            self._firehose_route(deliveries, streams),
             *PipelineRoutes(planner, access).routes,
             *DeliveryRoutes(deliveries, streams, planner, access).routes,
             *messages_routes(streams, access),
             files_route(access, settings.read_only_dirs, file_threads, bandwidth),
         ]
-        door = HttpDoor(App(streams, access, routes))
+        firehose = self._firehose_door(deliveries, streams)
+        door = HttpDoor(App(streams, access, routes, firehose=firehose))
         address = await door.open(settings.host, settings.http_port)
         stack.push_async_callback(door.close)
         stack.callback(planner.close)
@@ -149,7 +148,7 @@ class Server:
         await deliveries.open()
         return deliveries
 
-    def _firehose_route(self, deliveries: DeliveryStreams, streams: Streams) -> Route:
+    def _firehose_door(self, deliveries: DeliveryStreams, streams: Streams) -> FirehoseDoor:
         settings = self._settings
         validator = Validator(lenient=settings.firehose_lenient)
         quota = ControlQuota(settings.firehose_control_calls_per_s)
@@ -158,7 +157,7 @@ class Server:
         puts = Puts(deliveries, streams, validator, Throughput(put_quota))
         signatures = Signatures(self._access_keys, Caller(settings.account_id, settings.region))
         bodies = Bodies(settings.input_buffer_max_bytes)
-        return Route("/", FirehoseDoor(operations, puts, signatures, bodies), methods=["POST"])
+        return FirehoseDoor(operations, puts, signatures, bodies)
 
     async def _close_store(self, streams: Streams, upkeep: asyncio.Task[None]) -> None:
         await streams.committer.drain()

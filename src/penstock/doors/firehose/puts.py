@@ -125,7 +125,7 @@ class Puts:
             raise _as_api_error(delivery, run.error)
         return (
             f'{{"Encrypted":{_BOOLEANS[stored.encrypted]},'
-            f'"RecordId":"{stored.stream_key:010d}-{_WIDE + run.first_sequence}"}}'
+            f'"RecordId":"{stored.stream_key:016x}-{_WIDE + run.first_sequence}"}}'
         ).encode()
 
     async def put_record_batch(self, account: str, region: str, body: bytes) -> bytes:
@@ -252,7 +252,7 @@ def _entries(stream_key: int, run: _Run) -> str:
         too_large = isinstance(run.error, MessageTooLarge)
         code = "InvalidArgumentException" if too_large else "ServiceUnavailableException"
         return _failures(run.records, code, str(run.error))
-    opening = f'{{"RecordId":"{stream_key:010d}-'
+    opening = f'{{"RecordId":"{stream_key:016x}-'
     first = _WIDE + run.first_sequence
     numbers = f'"}},{opening}'.join(map(str, range(first, first + run.records)))
     return f'{opening}{numbers}"}}'

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock import __version__
 from penstock.doors.http.access import Access, Guarded
@@ -35,12 +36,14 @@ class App:
         access: Access,
         routes: Sequence[BaseRoute] = (),
         *,
+        firehose: ASGIApp | None = None,
         stall_s: float = STALL_S,
     ) -> None:
         self._streams = streams
+        self._firehose = firehose
         self._stall_s = stall_s
         self._threads = ThreadPoolExecutor(THREADS, "penstock-bulk")
-        self.asgi = Starlette(
+        self._others = Starlette(
             routes=[
                 Route("/healthz", self._health),
                 Route("/v1/frames", Guarded(access)(self._frames)),
@@ -52,6 +55,14 @@ class App:
                 BadBody: _bad_request,
             },
         )
+
+    async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Firehose has `POST /`. Its requests are many, and need nothing of what a framework does for them."""
+        is_firehose = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] == "/"
+        if is_firehose and self._firehose is not None:
+            await self._firehose(scope, receive, send)
+        else:
+            await self._others(scope, receive, send)
 
     def close(self) -> None:
         self._threads.shutdown()

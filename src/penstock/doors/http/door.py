@@ -80,10 +80,12 @@ class Door:
             uvicorn.Config(
                 app.asgi,
                 http=_Protocol,
+                interface="asgi3",
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=STOP_S,
             )

@@ -48,27 +48,6 @@ class DriverSettings(msgspec.Struct, frozen=True):
     pipeline: PipelineSettings = PipelineSettings()
 
 
-class ThreadBudget:
-    """The threads that may deliver at the same time, whichever job they belong to."""
-
-    def __init__(self) -> None:
-        self._used = 0
-        self._changed = threading.Condition()
-
-    def take(self, wanted: int, limit: int) -> int:
-        """So many, or as many as there are; waits until there is one."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._used < limit)
-            taken = max(1, min(wanted, limit - self._used))
-            self._used += taken
-            return taken
-
-    def give_back(self, taken: int) -> None:
-        with self._changed:
-            self._used -= taken
-            self._changed.notify_all()
-
-
 class Driver:
     def __init__(self, settings: DriverSettings) -> None:
         self._settings = settings
@@ -77,7 +56,6 @@ class Driver:
         self._stop = threading.Event()
         self._exit_code = 0
         self._held: set[tuple[int, int]] = set()  # flushes, and which attempt at them
-        self._threads = ThreadBudget()
         self._jobs_failed = 0  # since the last one that did not
         self._spark: SparkSession | None = None
 
@@ -141,23 +119,10 @@ class Driver:
                     self._stop.wait(SERVER_RETRY_S)
                     continue
                 self._held.update((flush.id, flush.attempt) for flush in leases.flushes)
-                groups = pack(leases.flushes, 1 if probing else self._settings.parallelism)
-                # What is tried again may hang, and has threads of its own.
-                for group in groups:
+                for group in pack(leases.flushes, 1 if probing else self._settings.parallelism):
                     free.acquire()
-                    if probing:
-                        done = jobs.submit(self._run_job, group, leases.slots)
-                    else:
-                        threads = -(-leases.slots // len(groups))
-                        done = jobs.submit(self._run_within_budget, group, threads, leases.slots)
+                    done = jobs.submit(self._run_job, group, leases.slots)
                     done.add_done_callback(lambda _: free.release())
-
-    def _run_within_budget(self, flushes: list[Flush], threads: int, slots: int) -> None:
-        taken = self._threads.take(min(threads, len(flushes)), slots)
-        try:
-            self._run_job(flushes, taken)
-        finally:
-            self._threads.give_back(taken)
 
     def _run_job(self, flushes: list[Flush], threads: int) -> None:
         """One job of one task: an Arrow table is the quickest way to get a few rows into Spark."""

@@ -123,7 +123,7 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome | N
     try:
         first = reporter.begin()
         destination = destination_for(flush, task.settings, server)
-        destination.deliver_frames(_frame_parts(server, flush, first), reporter)
+        destination.deliver_frames(frame_parts(server, flush, first), reporter)
         # Numbers behind the last message that could be read hold nothing: they are done too.
         outcome.next = flush.next
     except Cancelled:
@@ -146,7 +146,7 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome | N
     return None
 
 
-def _frame_parts(server: ServerClient, flush: Flush, first: int) -> Iterator[FramePart]:
+def frame_parts(server: ServerClient, flush: Flush, first: int) -> Iterator[FramePart]:
     for frame in server.frames(flush.stream, first, flush.next):
         start = max(first - frame.first_sequence, 0)
         stop = min(flush.next - frame.first_sequence, frame.count)
@@ -158,14 +158,15 @@ def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) ->
     """The function of the Spark job: rows of encoded flushes in, outcomes that the server has not heard out."""
     import pyarrow
 
-    _settle_worker()
+    settle_worker()
     task = msgspec.json.decode(encoded_task, type=Task)
     apply_environment(task.settings.environment)
     rows = [row for batch in batches for row in batch.column("flush").to_pylist()]
     flushes = [msgspec.json.decode(row, type=Flush) for row in rows if row]
     schema = pyarrow.schema([("outcome", pyarrow.binary())])
     if not flushes:  # a job to warm up the worker
-        import_module("penstock.pipeline.destinations.http")
+        for name in ("http", "s3objects"):
+            import_module(f"penstock.pipeline.destinations.{name}")
         return
     with (
         closing(ServerClient(task.server_url, task.token)) as server,
@@ -177,7 +178,7 @@ def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) ->
             yield pyarrow.RecordBatch.from_pylist([{"outcome": msgspec.json.encode(outcome)}], schema=schema)
 
 
-def _settle_worker() -> None:
+def settle_worker() -> None:
     """PySpark's worker collects garbage after each task, over every imported library: move those out of its sight."""
     global _tasks_seen
     _tasks_seen += 1

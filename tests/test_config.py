@@ -299,13 +299,16 @@ def test_the_example_file_shows_every_setting_with_its_default(tmp_path: Path) -
     without_default |= {"access_keys_file", "master_keys_file"}
     without_default |= {"put_requests_per_s", "put_records_per_s", "put_bytes_per_s"}
     without_default |= {"firehose_control_calls_per_s"}
-    assert set_in_example.keys() == SETTINGS.keys() - without_default - {"partition_keys"}
+    assert set_in_example.keys() == SETTINGS.keys() - without_default - {"partition_keys", "lambdas"}
     for name in without_default:
         assert re.search(rf"^# {name} = ", example.read_text(), re.MULTILINE)
     uncommented = re.sub(r"^# (?=\w+ = |\[)", "", example.read_text(), flags=re.MULTILINE)
-    (tmp_path / "all.toml").write_text(re.sub(r"^# (?=to-kinesis)", "", uncommented, flags=re.MULTILINE))
+    (tmp_path / "all.toml").write_text(
+        re.sub(r"^# (?=to-kinesis|enrich)", "", uncommented, flags=re.MULTILINE)
+    )
     everything = load_settings({"config": "all.toml"}, {}, tmp_path)
     assert everything.partition_keys == {"to-kinesis": "$.device"}
+    assert everything.lambdas == {"enrich": "python:functions.enrich:handler"}
     assert None not in msgspec.structs.asdict(everything).values()
     loaded = load_settings({"config": str(example)}, {}, tmp_path)
     assert msgspec.structs.replace(loaded, data_dir=tmp_path) == Settings(data_dir=tmp_path)

@@ -25,7 +25,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Decompression(Processor):
-    batch_bytes = MIB // 4  # a tenth of what comes out, as a rule
+    batch_bytes = MIB // 16  # at worst a thousandth of what comes out
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         compression = parameters.get("CompressionFormat", "GZIP")

@@ -34,7 +34,8 @@ format: $(VENV)/.installed-dev ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-bench ## Measure beside NATS JetStream and Valkey
+bench: $(VENV)/.installed-bench ## Measure beside NATS JetStream, Valkey, moto and ministack
+	@scripts/setup-bench.sh
 	$(BIN)/python -m bench
 
 soak: $(VENV)/.installed-dev ## Run the long form of the crash and fault tests

@@ -107,7 +107,7 @@ class Nats(Peer):
     protocol = NatsProtocol()
 
     def start(self, directory: Path, durable: bool) -> tuple[Server, Address]:
-        port = _free_port()
+        port = free_port()
         store: dict[str, str] = {"store_dir": str(directory / "store")}
         if durable:
             store["sync_interval"] = "always"
@@ -126,7 +126,7 @@ class Valkey(Peer):
     protocol = ValkeyProtocol()
 
     def start(self, directory: Path, durable: bool) -> tuple[Server, Address]:
-        port = _free_port()
+        port = free_port()
         directory.mkdir(parents=True)
         options = {
             "bind": "127.0.0.1",
@@ -164,7 +164,7 @@ def _valkey_binary() -> str:
     return str(get_binary_path())
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

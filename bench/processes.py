@@ -10,13 +10,10 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Snapshot(NamedTuple):
+    server_cpu_s: float  # of threads that have ended too
     thread_cpu_s: dict[int, float]
     client_cpu_s: float
     machine_busy_s: float
-
-    @property
-    def server_cpu_s(self) -> float:
-        return sum(self.thread_cpu_s.values())
 
 
 def busiest_thread_s(before: Snapshot, after: Snapshot) -> float:
@@ -25,11 +22,11 @@ def busiest_thread_s(before: Snapshot, after: Snapshot) -> float:
 
 def snapshot(server_pid: int) -> Snapshot:
     client = os.times()
+    pids = process_tree(server_pid)
     return Snapshot(
+        server_cpu_s=sum(_cpu_s(Path(f"/proc/{pid}")) for pid in pids),
         thread_cpu_s={
-            int(task.name): _cpu_s(task)
-            for pid in process_tree(server_pid)
-            for task in Path(f"/proc/{pid}/task").iterdir()
+            int(task.name): _cpu_s(task) for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()
         },
         client_cpu_s=client.user + client.system,
         machine_busy_s=_machine_busy_s(),

@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import appends, bulk_read, exports, idle, lake, opening
+from bench import appends, bulk_read, exports, firehose_puts, idle, lake, opening
 from bench.appends import AppendResult, Appends, Progress
 from bench.figures import Figure
+from bench.firehose_puts import Puts
 
 
 class Effort(NamedTuple):
@@ -64,6 +65,13 @@ def _appends(scenario: Appends, work_dir: Path, effort: Effort, progress: Progre
     return Section(scenario.name, scenario.title, scenario, results, [])
 
 
+def _puts(puts: Puts, work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    results = firehose_puts.measure(puts, work_dir, effort.rounds, effort.seconds, progress)
+    return Section(
+        puts.scenario.name, puts.title, puts.scenario, results, firehose_puts.figures(puts, results)
+    )
+
+
 def _bulk_read(work_dir: Path, effort: Effort, progress: Progress) -> Section:
     figures, limit = bulk_read.measure(work_dir, effort.read_messages, effort.read_passes, progress)
     title = f"{effort.read_messages:,} messages of {bulk_read.PAYLOAD_BYTES} B, one reader"
@@ -103,6 +111,7 @@ def _exports_many(work_dir: Path, effort: Effort, progress: Progress) -> Section
 
 SCENARIOS: dict[str, Scenario] = {
     **{scenario.name: partial(_appends, scenario) for scenario in appends.SCENARIOS},
+    **{puts.scenario.name: partial(_puts, puts) for puts in firehose_puts.SCENARIOS},
     "bulk-read": _bulk_read,
     "open": _open,
     "idle": _idle,

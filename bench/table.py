@@ -30,7 +30,7 @@ def section_text(section: Section, cores: int) -> str:
     lines = [f"{section.name}: {section.title}"]
     if section.scenario:
         lines += _append_lines(section.scenario, section.results, cores)
-    else:
+    if section.figures:
         lines += _grid([_figure_row(figure) for figure in section.figures])
         lines += [f"  limit: {section.limit}"] if section.limit else []
     return "\n".join(lines)
@@ -145,8 +145,8 @@ def _grid(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _section_json(section: Section, cores: int) -> dict[str, Any]:
+    figures = [{**figure._asdict(), "passes": figure.passes} for figure in section.figures]
     if section.scenario is None:
-        figures = [{**figure._asdict(), "passes": figure.passes} for figure in section.figures]
         return {
             "name": section.name,
             "title": section.title,
@@ -157,6 +157,7 @@ def _section_json(section: Section, cores: int) -> dict[str, Any]:
     return {
         "name": section.name,
         "title": section.title,
+        "figures": figures,
         "servers": [
             {
                 "server": each.peer,

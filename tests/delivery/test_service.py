@@ -149,7 +149,6 @@ def test_unknown_streams(tmp_path: Path) -> None:
             deliveries = rig.deliveries
             for call in (
                 deliveries.delete(*WHO, "a"),
-                deliveries.update_destination(*WHO, update("a"), no_check),
                 deliveries.tag(*WHO, "a", {}),
                 deliveries.untag(*WHO, "a", []),
                 deliveries.start_encryption(*WHO, "a", "AWS_OWNED_CMK", None),
@@ -157,6 +156,9 @@ def test_unknown_streams(tmp_path: Path) -> None:
             ):
                 message = await refused("ResourceNotFoundException", call)
                 assert message == f"Firehose a under account {ACCOUNT} not found."
+            call = deliveries.update_destination(*WHO, update("a"), no_check)
+            message = await refused("ResourceNotFoundException", call)
+            assert message == f"Firehose a under accountId {ACCOUNT} not found."
 
     run(work())
 

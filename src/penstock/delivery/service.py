@@ -199,6 +199,8 @@ class DeliveryStreams:
     ) -> None:
         """`check` gets the record, and the kind and configuration that the destination would have."""
         name = request["DeliveryStreamName"]
+        if (account, region, name) not in self._deliveries:
+            raise _not_found(account, name, called="accountId")
         async with self._changing_active(account, region, name) as delivery:
             record = delivery.record
             _check_version(record, request["CurrentDeliveryStreamVersionId"])
@@ -320,8 +322,8 @@ def _check_version(record: StoredDelivery, given: str) -> None:
         )
 
 
-def _not_found(account: str, name: str) -> ApiError:
-    return ApiError("ResourceNotFoundException", f"Firehose {name} under account {account} not found.")
+def _not_found(account: str, name: str, called: str = "account") -> ApiError:
+    return ApiError("ResourceNotFoundException", f"Firehose {name} under {called} {account} not found.")
 
 
 def _in_use(delivery: Delivery) -> ApiError:

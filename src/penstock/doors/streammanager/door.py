@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 
 from penstock.doors.streammanager.connection import Connection
+from penstock.doors.streammanager.input import Input
 from penstock.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Door:
         self._held_append_bytes = 0
         self.crowded = False  # appends of all clients together hold more memory than they may
         self._connections: set[Connection] = set()
-        self._assembling: set[Connection] = set()
+        self._assembling: set[Input] = set()
         self._empty = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -102,7 +103,7 @@ class Door:
             for connection in self._connections:
                 connection.relieve()
 
-    def input_grew(self, connection: Connection) -> None:
+    def input_grew(self, connection: Input) -> None:
         """A connection has gathered more (or no more) of a large frame: keep the sum of all within bounds."""
         if connection.assembling:
             self._assembling.add(connection)
@@ -138,5 +139,5 @@ class Door:
                     connection.drop_waiting_reads()
 
 
-def _turn_in_line(connection: Connection) -> tuple[bool, int]:
+def _turn_in_line(connection: Input) -> tuple[bool, int]:
     return not connection.held_back, connection.held_input_bytes

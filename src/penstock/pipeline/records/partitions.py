@@ -16,38 +16,55 @@ LIMIT_EXCEEDED_TEXT = "The number of active partitions has exceeded the configur
 MISSING_KEY_TEXT = "partitionKeys values must not be null or empty"
 
 
-class Partitions:
+class Places:
+    """Which partition each record of a flush belongs to. Partitions are numbered as they are opened."""
+
     def __init__(self, objects: FlushObjects, active_max: int) -> None:
         self._objects = objects
         self._active_max = active_max
-        self._data: dict[tuple[str, ...], list[bytes]] = {}
-        self._partitions: list[Partition] = []
+        self._numbers: dict[tuple[str, ...], int] = {}
+        self.partitions: list[Partition] = []
 
-    def add(self, records: list[Record]) -> list[Failed]:
-        """Returns those that have no place in any partition."""
-        failures = [self._add(record) for record in records]
-        return [failed for failed in failures if failed is not None]
-
-    def __iter__(self) -> Iterator[tuple[Partition, list[bytes]]]:
-        """Each with its records, in their order."""
-        for partition in self._partitions:
-            yield partition, self._data[partition.values]
-
-    def _add(self, record: Record) -> Failed | None:
+    def place(self, record: Record) -> int | Failed:
+        """The number of its partition, or why it has none."""
         try:
             values = self._objects.target.prefix.partition(record.query_keys, record.lambda_keys)
-            if values not in self._data:
-                if len(self._data) >= self._active_max:
+            if values not in self._numbers:
+                if len(self._numbers) >= self._active_max:
                     return Failed(record, ACTIVE_PARTITION_EXCEEDED, LIMIT_EXCEEDED, LIMIT_EXCEEDED_TEXT)
                 self._open(Partition.of(values, record))
         except MissingKey:
             return Failed(record, PROCESSING_FAILED, EXTRACTION_FAILED, MISSING_KEY_TEXT)
         except (CannotEvaluate, ObjectRefused) as error:
             return Failed(record, PROCESSING_FAILED, EXTRACTION_FAILED, str(error))
-        self._data[values].append(record.data)
-        return None
+        return self._numbers[values]
 
     def _open(self, partition: Partition) -> None:
         check_key(self._objects.data_key(partition))  # or its records would hold up all others
-        self._data[partition.values] = []
-        self._partitions.append(partition)
+        self._numbers[partition.values] = len(self.partitions)
+        self.partitions.append(partition)
+
+
+class Partitions:
+    """The data of each partition."""
+
+    def __init__(self, objects: FlushObjects, active_max: int) -> None:
+        self._places = Places(objects, active_max)
+        self._data: list[list[bytes]] = []
+
+    def add(self, records: list[Record]) -> list[Failed]:
+        """Returns those that have no place in any partition."""
+        failures = []
+        for record in records:
+            place = self._places.place(record)
+            if isinstance(place, Failed):
+                failures.append(place)
+                continue
+            if place == len(self._data):
+                self._data.append([])
+            self._data[place].append(record.data)
+        return failures
+
+    def __iter__(self) -> Iterator[tuple[Partition, list[bytes]]]:
+        """Each with its records, in their order."""
+        return zip(self._places.partitions, self._data, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import subprocess
 import sys
 import zipfile
@@ -64,6 +65,15 @@ ALL_BODIES = pytest.mark.parametrize("content", BODIES.values(), ids=BODIES.keys
 )
 def test_what_objects_are_called(name: str, extension: str, encoding: str | None) -> None:
     assert compression_named(name)[:2] == (extension, encoding)
+
+
+def test_the_documentation_has_the_same_table() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "firehose-s3.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(\S+)` )?\| (?:`(\S+)` )?\|", text, re.MULTILINE)
+    documented = {
+        name: (extension, encoding or None) for name, extension, encoding in rows if name in FORMATS
+    }
+    assert documented == {name: compression_named(name)[:2] for name in FORMATS}
 
 
 @ALL_BODIES

@@ -272,7 +272,7 @@ SETTINGS: dict[str, _Setting] = {
     ),
     "lambdas": _Setting(
         _texts_by_name,
-        'a table of an address or a Python function for each LambdaArn or function name, '
+        "a table of an address or a Python function for each LambdaArn or function name, "
         'such as {"clean": "python:functions.clean:handler"}',
     ),
     "pipeline_master": _Setting(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +102,14 @@ def test_targets_that_may_not_be(target: str) -> None:
     assert "secret" not in str(raised.value)
 
 
+def test_the_pipeline_does_not_start_with_a_target_that_may_not_be(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "pipeline", "--lambdas", '{"enrich": "functions.enrich"}']
+    finished = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert finished.returncode != 0
+    assert "the function for enrich is neither an address nor a Python function" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
 # -- an address -------------------------------------------------------------------------------------
 
 
@@ -159,6 +170,25 @@ def test_an_answer_that_does_not_come(functions: Functions) -> None:
     functions.handlers["/f"], release = waiting()
     assert "ReadTimeoutError" in problem_of(f"{functions.url}/f", timeout_s=0.2)
     release.set()
+
+
+def test_an_answer_in_chunks() -> None:
+    body = json.dumps({"records": []}).encode()
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:5], body[5:], b""))
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(
+                b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n" + chunks
+            )
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        assert invoke(f"http://127.0.0.1:{listener.getsockname()[1]}/f") == {"records": []}
+        thread.join()
 
 
 def test_an_answer_that_trickles_in_is_given_up() -> None:

@@ -90,6 +90,7 @@ def pipeline(
                 sitewise_skip_refused=settings.sitewise_skip_refused,
                 s3_min_part_size_bytes=settings.s3_min_part_size_bytes,
                 object_store=settings.object_store_url,
+                active_partitions=settings.active_partitions,
                 partition_keys=settings.partition_keys,
                 lambdas=settings.lambdas,
                 environment={name: value for name, value in os.environ.items() if name.startswith("AWS_")},

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from conformance.firehose_configurations import KEY_ARN
 from conformance.raw_client import RawClient
 from harness import ServerProcess
 
@@ -39,3 +42,17 @@ def server_with_tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     process = ServerProcess(directory / "data", env={"PENSTOCK_CLIENT_TOKENS_FILE": str(tokens)}).start()
     yield process
     process.stop()
+
+
+@pytest.fixture(scope="session")
+def firehose_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Delivery streams are there at once, and there is a key that clients can name."""
+    directory = tmp_path_factory.mktemp("firehose")
+    keys = directory / "master-keys"
+    keys.write_text(json.dumps({KEY_ARN: base64.b64encode(bytes(32)).decode()}))
+    keys.chmod(0o600)
+    env = {"PENSTOCK_MASTER_KEYS_FILE": str(keys), "PENSTOCK_FIREHOSE_SYNC_CREATE": "on"}
+    process = ServerProcess(directory / "data", env=env).start()
+    yield process
+    process.stop()
+    assert "Traceback" not in process.log_text, process.log_text

@@ -15,7 +15,10 @@ UNZIP = processor("Decompression", CompressionFormat="GZIP")
 EXTRACT = processor("CloudWatchLogProcessing", DataMessageExtraction="true")
 SPLIT = processor("RecordDeAggregation", SubRecordType="JSON")
 HASHES = "IyMjIw=="
-LAMBDA_HINTS = "Both BufferSizeInMBs and BufferIntervalInSeconds are required to configure buffering for lambda processor."
+LAMBDA_HINTS = (
+    "Both BufferSizeInMBs and BufferIntervalInSeconds are required to configure buffering for lambda "
+    "processor."
+)
 
 
 def with_lambda(**parameters: str) -> dict[str, Any]:

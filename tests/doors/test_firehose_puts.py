@@ -346,12 +346,13 @@ def test_the_typed_decoder_takes_nothing_that_the_model_refuses(body: dict[str, 
     text = json.dumps(body).encode()
     try:
         fast = puts_module._decode_batch(text)
-    except msgspec.MsgspecError:
+        records = [puts_module.b64decode(record.data, None, True) for record in fast.records]
+    except puts_module._NOT_USUAL:
         return
-    if not fast.records or re.fullmatch("[a-zA-Z0-9_.-]{1,64}", fast.name) is None:
+    if not records or re.fullmatch("[a-zA-Z0-9_.-]{1,64}", fast.name) is None:
         return  # refused behind the decoder
     request = Validator().check("PutRecordBatch", msgspec.json.decode(text))
-    assert [record["Data"] for record in request["Records"]] == [record.data for record in fast.records]
+    assert [record["Data"] for record in request["Records"]] == records
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5), st.booleans())
@@ -359,7 +360,8 @@ def test_the_typed_decoder_takes_what_clients_send(records: list[bytes], spaces:
     text = batch_body(records)
     if not spaces:
         text = json.dumps(json.loads(text), separators=(",", ":")).encode()
-    assert [record.data for record in puts_module._decode_batch(text).records] == records
+    decoded = puts_module._decode_batch(text).records
+    assert [puts_module.b64decode(record.data, None, True) for record in decoded] == records
 
 
 # -- the disk ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from pybase64 import b64decode
 
 from penstock.delivery.delivery import Delivery
 from penstock.delivery.errors import ApiError
@@ -40,7 +41,7 @@ _BOOLEANS = {True: "true", False: "false"}
 
 
 class _Record(msgspec.Struct, gc=False):
-    data: bytes = msgspec.field(name="Data")
+    data: str = msgspec.field(name="Data")  # msgspec decodes base64 at a third of the speed of pybase64
 
 
 class _PutRecord(msgspec.Struct, gc=False):
@@ -53,6 +54,7 @@ class _PutRecordBatch(msgspec.Struct, gc=False):
     records: list[_Record] = msgspec.field(name="Records")
 
 
+_NOT_USUAL = (msgspec.MsgspecError, ValueError)  # of JSON, of base64
 _decode_record = msgspec.json.Decoder(_PutRecord).decode
 _decode_batch = msgspec.json.Decoder(_PutRecordBatch).decode
 
@@ -110,8 +112,8 @@ class Puts:
     async def put_record(self, account: str, region: str, body: bytes) -> bytes:
         try:
             request = _decode_record(body)
-            name, data = request.name, request.record.data
-        except msgspec.MsgspecError:
+            name, data = request.name, b64decode(request.record.data, None, True)
+        except _NOT_USUAL:
             name, data = self._check_record(body)
         if len(data) > RECORD_BYTES_MAX:
             self._check_record(body)
@@ -131,8 +133,8 @@ class Puts:
     async def put_record_batch(self, account: str, region: str, body: bytes) -> bytes:
         try:
             request = _decode_batch(body)
-            name, records = request.name, [record.data for record in request.records]
-        except msgspec.MsgspecError:
+            name, records = request.name, [b64decode(record.data, None, True) for record in request.records]
+        except _NOT_USUAL:
             name, records = self._check_batch(body)
         sizes_bytes = [*map(len, records)]
         if not 0 < len(records) <= BATCH_RECORDS_MAX or max(sizes_bytes) > RECORD_BYTES_MAX:

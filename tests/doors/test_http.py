@@ -10,38 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from typing import Any
 
 import pytest
-from running import TOKEN, RunningServer, resident_bytes
+from bulk_reader import MIB, STOPPED_READS, Answer, Reader, fill, open_files, payload_of
+from running import TOKEN, RunningServer
 
 from conformance.raw_client import RawClient
 from conformance.wire import Op
-from penstock.doors.http import bulk, door
 from penstock.log import stream as stream_module
-from penstock.log.frame import HEADER_BYTES, decode_frames
-
-MIB = 1024 * 1024
-STOPPED_READS = (
-    "timeout graceful shutdown exceeded",
-)  # what a server says that stops while clients do not read
-AUTHORIZED = {"authorization": f"Bearer {TOKEN.decode()}"}
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
-    started: list[RunningServer] = []
-
-    def start(**settings: Any) -> RunningServer:
-        server = RunningServer(tmp_path / f"data-{len(started)}", **settings)
-        started.append(server)
-        return server.__enter__()
-
-    yield start
-    for server in started:
-        server.__exit__(None, None, None)
+from penstock.log.frame import HEADER_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -55,72 +33,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def server(shared: RunningServer) -> Iterator[RunningServer]:
     yield shared
     shared.make_as_new()
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def next_sequence(self) -> int:
-        return int(self.headers["penstock-next-sequence"])
-
-    @property
-    def messages(self) -> dict[int, bytes]:
-        """Payloads by number; checksums are verified on the way."""
-        found: dict[int, bytes] = {}
-        for frame in decode_frames(self.body):
-            found.update(enumerate(frame.payloads(), frame.first_sequence))
-        return found
-
-
-class Reader:
-    """An HTTP client that keeps its connection."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=20)
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.close()
-
-    def request(self, path: str, *, method: str = "GET", headers: dict[str, str] = AUTHORIZED) -> Answer:
-        self.connection.request(method, path, headers=headers)
-        response = self.connection.getresponse()
-        body = response.read()
-        return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, body)
-
-    def frames(self, stream: str, **parameters: int) -> Answer:
-        named = {"from" if key == "start" else key: value for key, value in parameters.items()}
-        return self.request("/v1/frames?" + urlencode({"stream": stream, **named}))
-
-    def read_all(self, stream: str, **parameters: int) -> dict[int, bytes]:
-        """Go on from where each answer says, to the end."""
-        found: dict[int, bytes] = {}
-        sequence = 0
-        while True:
-            answer = self.frames(stream, start=sequence, **parameters)
-            if answer.status == 204:
-                return found
-            assert answer.status == 200
-            assert answer.next_sequence > sequence
-            taken = answer.messages
-            assert max(taken) + 1 >= answer.next_sequence
-            found.update(taken)
-            sequence = answer.next_sequence
-
-
-def payload_of(number: int) -> bytes:
-    return b"%d-" % number * (1 + number % 50)
-
-
-def fill(client: RawClient, name: str, count: int, first: int = 0) -> dict[int, bytes]:
-    ids = [client.send(Op.APPEND, name=name, payload=payload_of(n)) for n in range(first, first + count)]
-    numbers = {answer["requestId"]: answer["sequenceNumber"] for _, answer in (client.receive() for _ in ids)}
-    return {numbers[request_id]: payload_of(n) for n, request_id in enumerate(ids, first)}
 
 
 def wait_until_sealed(server: RunningServer, name: str) -> None:
@@ -438,10 +350,6 @@ def test_bulk_reads_beside_deleting(server: RunningServer) -> None:
         assert 200 in statuses
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_a_deleted_stream_is_sent_to_its_end_to_a_slow_reader(server: RunningServer) -> None:
     with server.client() as client:
         client.create("s", maxSize=2**30)
@@ -462,160 +370,3 @@ def test_a_deleted_stream_is_sent_to_its_end_to_a_slow_reader(server: RunningSer
             stream.close()
         assert Answer(200, {}, body).messages == {n: bytes([n]) * (4 * MIB) for n in range(8)}
     server.wait_until(lambda: open_files() <= before, "files stay open")
-
-
-# -- clients that misbehave ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("persistence", [0, 1])
-def test_a_client_that_does_not_read_is_dropped(
-    start: Callable[..., RunningServer], persistence: int
-) -> None:
-    server = start(bulk_stall_s=0.5)
-    with server.client() as client, Reader(server) as reader:
-        client.create("s", maxSize=2**30, persistence=persistence)
-        for n in range(16):
-            client.append("s", bytes([n]) * (2 * MIB))
-        assert reader.request("/healthz").status == 200
-        before = open_files()
-        deaf = [request_frames(server) for _ in range(2 * bulk.THREADS)]
-        memory = resident_bytes()
-        # more of them than threads, and yet others are served
-        started = time.monotonic()
-        assert len(reader.frames("s").messages) == 16
-        assert time.monotonic() - started < 10
-        assert resident_bytes() - memory < 300 * MIB
-        server.wait_until(lambda: not server.http._server.server_state.tasks, "stalled reads go on")
-        for connection in deaf:
-            assert received_to_the_end(connection) < 32 * MIB
-            connection.close()
-        server.wait_until(lambda: open_files() <= before, "files stay open")
-
-
-def request_frames(server: RunningServer) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", server.http_port), timeout=20)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-    connection.sendall(
-        b"GET /v1/frames?stream=s HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + TOKEN + b"\r\n\r\n"
-    )
-    return connection
-
-
-def received_to_the_end(connection: socket.socket) -> int:
-    total = 0
-    try:
-        while chunk := connection.recv(MIB):
-            total += len(chunk)
-    except ConnectionResetError:
-        pass
-    return total
-
-
-def test_a_slow_client_gets_everything(start: Callable[..., RunningServer]) -> None:
-    server = start(bulk_stall_s=0.5)
-    with server.client() as client:
-        client.create("s", maxSize=2**30)
-        for n in range(4):
-            client.append("s", bytes([n]) * (4 * MIB))
-        connection = request_frames(server)
-        stream = connection.makefile("rb")
-        assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
-        size = int(http.client.parse_headers(stream)["content-length"])
-        body = b""
-        while len(body) < size:
-            body += stream.read(min(size - len(body), 2 * MIB))
-            time.sleep(0.2)  # two seconds in all, but never half a second without a byte
-        assert len(Answer(200, {}, body).messages) == 4
-        stream.close()
-        connection.close()
-
-
-def test_clients_that_leave_leave_nothing_behind(server: RunningServer) -> None:
-    with server.client() as client:
-        client.create("s", maxSize=2**30)
-        client.append("s", bytes(16 * MIB))
-        before = open_files()
-        for n in range(40):
-            connection = request_frames(server)
-            if n % 2:
-                connection.recv(1000)
-            if n % 3 == 0:
-                connection.shutdown(socket.SHUT_WR)
-            connection.close()
-        server.wait_until(lambda: not server.http._server.server_state.tasks, "requests go on")
-        server.wait_until(lambda: open_files() <= before, "files stay open")
-
-
-def test_stopping_does_not_wait_for_a_client_that_does_not_read(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(door, "STOP_S", 1)
-    server = start()
-    with server.client() as client:
-        client.create("s", maxSize=2**30)
-        client.append("s", bytes(32 * MIB))
-    connections = [request_frames(server) for _ in range(12)]
-    for connection in connections:
-        assert connection.recv(10)
-    server.expected_complaints = STOPPED_READS
-    started = time.monotonic()
-    server.stop()
-    assert time.monotonic() - started < 10
-    for connection in connections:
-        connection.close()
-
-
-@pytest.mark.parametrize("head", [b"GET /" + b"a" * 300_000, b"GET / HTTP/1.1\r\nx: " + b"a" * 300_000])
-def test_a_request_that_never_ends_is_refused(server: RunningServer, head: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as connection:
-        refused = b""
-        try:
-            for start in range(0, len(head), 10_000):
-                connection.sendall(head[start : start + 10_000])
-                time.sleep(0.001)
-            refused = connection.recv(100)
-        except (ConnectionResetError, BrokenPipeError):
-            pass
-        assert refused in (b"", b"HTTP/1.1 400 Bad Request\r\n") or refused.startswith(b"HTTP/1.1 400 ")
-    server.wait_until(lambda: not server.http._server.server_state.connections, "the connection stays open")
-
-
-@pytest.mark.parametrize(
-    "beginning", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n"], ids=["silent", "half a head"]
-)
-@pytest.mark.parametrize("used", [False, True], ids=["new", "used before"])
-def test_a_request_that_does_not_come_is_not_waited_for(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, beginning: bytes, used: bool
-) -> None:
-    """A connection that has been used before is closed when idle anyway, by uvicorn; a head may still stop halfway."""
-    monkeypatch.setattr(door, "HEAD_S", 0.3)
-    server = start()
-    with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as connection:
-        if used:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert connection.recv(MIB).startswith(b"HTTP/1.1 200 ")
-        started_s = time.monotonic()
-        connection.sendall(beginning)
-        assert connection.recv(100) == b""
-        assert time.monotonic() - started_s >= (0.3 if beginning or not used else 0)
-
-
-def test_an_answer_that_takes_longer_than_a_head_may_is_waited_for(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(door, "HEAD_S", 0.2)
-    server = start()
-    with server.client() as client:
-        client.create("s", maxSize=2**30)
-        for n in range(4):
-            client.append("s", bytes([n]) * (4 * MIB))
-        with request_frames(server) as connection:
-            server.wait_until(
-                lambda: bool(server.http._server.server_state.tasks), "the answer has not begun"
-            )
-            time.sleep(0.5)  # longer than the server waits for a head
-            received_bytes = 0
-            while received_bytes < 16 * MIB:
-                chunk = connection.recv(MIB)
-                assert chunk, "the server has hung up in the middle of its answer"
-                received_bytes += len(chunk)

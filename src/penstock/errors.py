@@ -27,6 +27,14 @@ class ExportNotFound(PenstockError):
     """The stream has no export of this name, or there is no such stream."""
 
 
+class DeliveryNotFound(PenstockError):
+    """There is no delivery stream of this name."""
+
+
+class NotDelivered(PenstockError):
+    """What should be delivered now is not, in the time that there was."""
+
+
 class StreamExists(InvalidRequest):
     """Create met a stream of the same name. User code compares this text: it must not change."""
 

@@ -1,4 +1,4 @@
-"""A small synchronous client of the HTTP door: the exports, for the command line and the supervisor."""
+"""A small synchronous client of the HTTP door, for the command line and the supervisor."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from penstock.client import ServerFailed, ServerUnreachable, Unauthorized
+from penstock.delivery.listing import DeliveryDescription, DeliveryListing, DeliveryRecords
+from penstock.delivery.view import DeliveryView
 from penstock.errors import ExportNotFound, InvalidRequest, PenstockError
 from penstock.export_view import ExportView
 
@@ -59,6 +61,21 @@ class HttpClient:
     def rewind(self, stream: str, identifier: str, position: int) -> ExportView:
         query = urlencode({"stream": stream, "export": identifier, "to": position})
         return self._call("POST", f"/v1/exports/rewind?{query}", ExportView)
+
+    def deliveries(self) -> list[DeliveryListing]:
+        return self._call("GET", "/v1/delivery", list[DeliveryListing])
+
+    def delivery(self, arn: str) -> DeliveryDescription:
+        return self._call("GET", f"/v1/delivery/describe?{urlencode({'arn': arn})}", DeliveryDescription)
+
+    def flush_delivery(self, arn: str, wait_ms: int) -> DeliveryView:
+        query = urlencode({"arn": arn, "wait_ms": wait_ms})
+        return self._call("POST", f"/v1/delivery/flush?{query}", DeliveryView)
+
+    def delivery_records(self, arn: str, start: int | None, count: int, wait_ms: int) -> DeliveryRecords:
+        """From the end on if there is no `start`."""
+        query = {"arn": arn, "count": count, "wait_ms": wait_ms} | ({} if start is None else {"from": start})
+        return self._call("GET", f"/v1/delivery/records?{urlencode(query)}", DeliveryRecords)
 
     def _call(self, method: str, path: str, kind: type[T]) -> T:
         try:

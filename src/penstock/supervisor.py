@@ -174,13 +174,16 @@ class Supervisor:
             await self._pause(self._pipeline, how, backoff)
 
     async def _something_to_deliver(self) -> None:
-        """A Spark session takes memory and time to start: not before there is an export that is not paused."""
+        """A Spark session takes memory and time to start: not before there is an export that is not paused, or a
+        delivery stream."""
         said = ""
         with HttpClient(self._url, load_first_token(self._token_path), EXPORTS_TIMEOUT_S) as client:
             while True:
                 try:
                     exports = await asyncio.to_thread(client.exports)
                     if any(export.state != "paused" for export in exports):
+                        return
+                    if await asyncio.to_thread(client.deliveries):
                         return
                 except ServerUnreachable:
                     pass  # that it died is said elsewhere

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -398,6 +401,20 @@ def test_quotas(start_server: Callable[..., ServerProcess]) -> None:
     assert outcomes
     assert {error["Code"] for error in outcomes} == {"ThrottlingException"}
     assert re.match("Please slow down. Max limit of 5 RPS has breached for", outcomes[0]["Message"])
+
+
+def test_the_example_of_the_documentation(start_server: Callable[..., ServerProcess]) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "firehose.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    address = f"127.0.0.1:{start_server().http_port}"
+    finished = subprocess.run(
+        [sys.executable, "-c", program.replace("127.0.0.1:8080", address)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert finished.stdout == "0\n"
 
 
 @pytest.mark.parametrize("kill", [False, True])

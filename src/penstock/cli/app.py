@@ -10,6 +10,7 @@ import click
 
 from penstock import __version__
 from penstock.cli import exits
+from penstock.cli.delivery import delivery
 from penstock.cli.exports import exports
 from penstock.cli.log import log
 from penstock.cli.pipeline import pipeline
@@ -25,7 +26,7 @@ def app() -> None:
     """Durable local streams with the Stream Manager protocol, delivered by Spark."""
 
 
-for command in (up, server, pipeline, streams, exports, log):
+for command in (up, server, pipeline, streams, exports, delivery, log):
     app.add_command(command)
 
 

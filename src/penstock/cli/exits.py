@@ -18,7 +18,7 @@ Exit codes:
   0    done
   1    refused by the server, or failed there
   2    wrong usage or configuration
-  3    no such stream or export
+  3    no such stream, export or delivery stream
   4    the server cannot be reached
   5    damaged data was found
   6    not authorized: the client token is missing or not listed
@@ -33,6 +33,7 @@ def code_of(error: errors.PenstockError) -> int:
         errors.ConfigError: USAGE,
         errors.StreamNotFound: NOT_FOUND,
         errors.ExportNotFound: NOT_FOUND,
+        errors.DeliveryNotFound: NOT_FOUND,
         errors.CorruptMessages: CORRUPT,
         client.ServerUnreachable: UNREACHABLE,
         client.Unauthorized: UNAUTHORIZED,

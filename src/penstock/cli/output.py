@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 
@@ -43,6 +43,18 @@ def write_table(
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     Console().print(table)
+
+
+def flattened(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
+    """The leaves of something nested, by their paths."""
+    if isinstance(value, dict) and value:
+        for name, member in value.items():
+            yield from flattened(member, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and value:
+        for number, item in enumerate(value):
+            yield from flattened(item, f"{path}[{number}]")
+    else:
+        yield path, value if isinstance(value, str) else json.dumps(value)
 
 
 def write_properties(properties: Iterable[tuple[str, object]]) -> None:

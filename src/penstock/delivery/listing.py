@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from penstock.delivery.view import DeliveryView
@@ -17,6 +19,11 @@ class DeliveryListing(msgspec.Struct, kw_only=True):
     version: int
     encryption: str
     progress: DeliveryView | None  # of one that is ACTIVE
+
+
+class DeliveryDescription(msgspec.Struct, kw_only=True):
+    listing: DeliveryListing
+    description: dict[str, Any]  # as DescribeDeliveryStream has it
 
 
 class DeliveryRecord(msgspec.Struct):

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from penstock.delivery.delivery import Delivery
 from penstock.delivery.describe import describe
-from penstock.delivery.listing import DeliveryListing, DeliveryRecord, DeliveryRecords
+from penstock.delivery.listing import DeliveryDescription, DeliveryListing, DeliveryRecord, DeliveryRecords
 from penstock.delivery.sealing import Opener
 from penstock.delivery.service import DeliveryStreams
 from penstock.delivery.stored import Status
@@ -65,7 +65,9 @@ class DeliveryRoutes:
         delivery = self._find(request)
         if delivery is None:
             return _not_found(request)
-        return _json({"listing": self._listing(delivery), "description": describe(delivery.record)})
+        return _json(
+            DeliveryDescription(listing=self._listing(delivery), description=describe(delivery.record))
+        )
 
     async def _records(self, request: Request) -> Response:
         """Records from `from` on, as they were put; waits for the first of them if there is none yet."""

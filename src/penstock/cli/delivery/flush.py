@@ -1,0 +1,67 @@
+"""penstock delivery flush"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from penstock.cli import output
+from penstock.cli.connection import json_option
+from penstock.cli.delivery.selection import find, where_options
+from penstock.cli.delivery.view import progress_json
+from penstock.cli.exports.connection import connect_http, http_options
+from penstock.cli.units import format_duration
+from penstock.errors import NotDelivered
+
+POLL_MS = 10_000
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=60,
+    show_default=True,
+    help="How long to wait until the records are delivered; 0: not at all.",
+)
+@where_options
+@json_option
+@http_options
+def flush(
+    name: str,
+    wait_s: float,
+    region: str | None,
+    account: str | None,
+    as_json: bool,
+    http: str | None,
+    token_file: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Deliver what is buffered now, whatever its size or age."""
+    deadline_s = time.monotonic() + wait_s
+    with connect_http(http, token_file, data_dir) as client:
+        arn = find(client, name, region, account).arn
+        while True:
+            left_ms = round(max(0.0, deadline_s - time.monotonic()) * 1000)
+            progress = client.flush_delivery(arn, min(left_ms, POLL_MS))
+            if not progress.waiting_records or progress.failures or left_ms <= POLL_MS:
+                break
+    if as_json:
+        output.write_json({"arn": arn, **progress_json(progress)})
+    if not progress.waiting_records:
+        if not as_json:
+            click.echo(f"delivery stream {name}: everything is delivered", err=True)
+        return
+    if wait_s == 0 and not as_json:
+        click.echo(f"delivery stream {name}: {progress.waiting_records} records are delivered now", err=True)
+    elif wait_s > 0:
+        why = progress.error or f"not within {format_duration(round(wait_s * 1000))}"
+        raise NotDelivered(
+            f"{progress.waiting_records} records of {name} are not delivered ({why}); "
+            "they stay, and 'penstock delivery describe' shows what becomes of them"
+        )

@@ -1,0 +1,73 @@
+"""penstock delivery tail"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.connection import json_option
+from penstock.cli.delivery.selection import find, where_options
+from penstock.cli.exports.connection import connect_http, http_options
+from penstock.cli.streams.messages import BATCH_COUNT_MAX, format_option, renderer, write_messages
+
+if TYPE_CHECKING:
+    from penstock.http_client import HttpClient
+    from penstock.model import Message
+
+LONG_POLL_MS = 20_000
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "-n",
+    "--lines",
+    "count",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="How many records.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with records as they are put.")
+@format_option
+@where_options
+@json_option
+@http_options
+def tail(
+    name: str,
+    count: int,
+    follow: bool,
+    template: str | None,
+    region: str | None,
+    account: str | None,
+    as_json: bool,
+    http: str | None,
+    token_file: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Print the last records as they were put, and with -f those that come. What is delivered may be gone."""
+    render = renderer(name, template, as_json)
+    with connect_http(http, token_file, data_dir) as client:
+        arn = find(client, name, region, account).arn
+        write_messages(_batches(client, arn, count, follow), render)
+
+
+def _batches(client: HttpClient, arn: str, count: int, follow: bool) -> Iterator[list[Message]]:
+    from penstock.model import Message
+
+    looked = client.delivery_records(arn, None, 0, 0)
+    start, last = max(looked.oldest, looked.end - count), looked.end - 1
+    while follow or start <= last:
+        answer = client.delivery_records(arn, start, BATCH_COUNT_MAX, LONG_POLL_MS if follow else 0)
+        if not answer.records and not follow:
+            return  # delivered and gone since we looked
+        start = answer.next
+        yield [
+            Message(record.sequence, record.arrival_ms, base64.b64decode(record.data))
+            for record in answer.records
+            if follow or record.sequence <= last
+        ]

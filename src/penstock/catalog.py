@@ -39,18 +39,13 @@ CREATE TABLE flushes (
     first INTEGER NOT NULL,
     next INTEGER NOT NULL,
     planned_ms INTEGER NOT NULL,
-    nonce TEXT NOT NULL,
-    settings BLOB
+    nonce TEXT NOT NULL
 );
 CREATE TABLE removed (stream_key INTEGER PRIMARY KEY);
 """
 
-# What leads from each version to the next.
-_MIGRATIONS = {
-    1: "ALTER TABLE flushes ADD COLUMN settings BLOB;",
-}
-
 _SCHEMA_2 = """
+ALTER TABLE flushes ADD COLUMN settings BLOB;
 CREATE TABLE delivery_streams (arn TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
 """
 

@@ -72,14 +72,18 @@ class HttpClient:
         query = urlencode({"arn": arn, "wait_ms": wait_ms})
         return self._call("POST", f"/v1/delivery/flush?{query}", DeliveryView)
 
+    def set_delivery_sql(self, arn: str, sql: str) -> DeliveryListing:
+        query = urlencode({"arn": arn})
+        return self._call("POST", f"/v1/delivery/sql?{query}", DeliveryListing, sql.encode())
+
     def delivery_records(self, arn: str, start: int | None, count: int, wait_ms: int) -> DeliveryRecords:
         """From the end on if there is no `start`."""
         query = {"arn": arn, "count": count, "wait_ms": wait_ms} | ({} if start is None else {"from": start})
         return self._call("GET", f"/v1/delivery/records?{urlencode(query)}", DeliveryRecords)
 
-    def _call(self, method: str, path: str, kind: type[T]) -> T:
+    def _call(self, method: str, path: str, kind: type[T], body: bytes | None = None) -> T:
         try:
-            self._connection.request(method, path, headers={"Authorization": f"Bearer {self._token}"})
+            self._connection.request(method, path, body, headers={"Authorization": f"Bearer {self._token}"})
             response = self._connection.getresponse()
             body = response.read()
         except (OSError, http.client.HTTPException) as error:

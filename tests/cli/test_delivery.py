@@ -11,7 +11,14 @@ import pytest
 
 from cli.conftest import CommandLine
 from cli.test_exports import Pipeline
-from conformance.firehose_calls import S3, create, firehose_client, wait_for_encryption, wait_until_gone
+from conformance.firehose_calls import (
+    S3,
+    create,
+    description,
+    firehose_client,
+    wait_for_encryption,
+    wait_until_gone,
+)
 from harness import ServerProcess
 from penstock.cli import exits
 
@@ -129,6 +136,22 @@ def test_tail_follows(penstock: CommandLine, client: Any) -> None:
     finally:
         following.kill()
         following.communicate()
+
+
+def test_sql(penstock: CommandLine, client: Any) -> None:
+    nothing = penstock.ok("delivery", "sql", "logs")
+    assert nothing.stdout == b""
+    query = "SELECT upper(data) AS data FROM records"
+    assert "from version 2 on" in penstock.ok("delivery", "sql", "logs", query).stderr
+    assert penstock.ok("delivery", "sql", "logs").stdout.decode() == query + "\n"
+    assert description(client, "logs")["VersionId"] == "2"
+    again = penstock.ok("delivery", "sql", "logs", "--file", "-", "--json", stdin=query.encode() + b"\n").json
+    assert (again["version"], again["sql"]) == (3, query)
+    refused = penstock.run("delivery", "sql", "logs", "SELECT count(*) AS data FROM records GROUP BY 1")
+    assert refused.code == exits.REFUSED
+    assert "GROUP" in refused.stderr
+    assert penstock.run("delivery", "sql", "logs", query, "--remove").code == exits.USAGE
+    assert penstock.ok("delivery", "sql", "logs", "--remove", "--json").json["sql"] == ""
 
 
 def test_records_of_a_deleted_stream_are_delivered_before(

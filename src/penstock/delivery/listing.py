@@ -18,6 +18,7 @@ class DeliveryListing(msgspec.Struct, kw_only=True):
     destination: str
     version: int
     encryption: str
+    sql: str  # the SparkSQL transform, if there is one
     progress: DeliveryView | None  # of one that is ACTIVE
 
 

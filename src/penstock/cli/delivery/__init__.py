@@ -7,6 +7,7 @@ import click
 from penstock.cli.delivery.describe import describe
 from penstock.cli.delivery.flush import flush
 from penstock.cli.delivery.list import list_deliveries
+from penstock.cli.delivery.sql import sql
 from penstock.cli.delivery.tail import tail
 
 
@@ -15,5 +16,5 @@ def delivery() -> None:
     """Look into the delivery streams of a running server. Firehose clients create and change them."""
 
 
-for command in (list_deliveries, describe, flush, tail):
+for command in (list_deliveries, describe, flush, tail, sql):
     delivery.add_command(command)

@@ -42,6 +42,8 @@ def to_properties(listing: DeliveryListing) -> Iterator[tuple[str, object]]:
     yield "destination", listing.destination
     yield "version", listing.version
     yield "encryption", listing.encryption
+    if listing.sql:
+        yield "SQL transform", " ".join(listing.sql.split())
     if listing.progress is not None:
         yield from progress_properties(listing.progress)
 
@@ -73,6 +75,7 @@ def to_json(listing: DeliveryListing) -> dict[str, object]:
         "destination": listing.destination,
         "version": listing.version,
         "encryption": listing.encryption,
+        "sql": listing.sql,
         "progress": None if listing.progress is None else progress_json(listing.progress),
     }
 

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from penstock.delivery.delivery import Delivery
 from penstock.delivery.describe import describe
+from penstock.delivery.errors import ApiError
 from penstock.delivery.listing import DeliveryDescription, DeliveryListing, DeliveryRecord, DeliveryRecords
 from penstock.delivery.sealing import Opener
 from penstock.delivery.service import DeliveryStreams
@@ -23,9 +24,11 @@ from penstock.doors.http.pipeline import BadBody, delivery_view
 from penstock.errors import NotEnoughMessages
 from penstock.model import INT64_MAX, Message
 from penstock.planner import Planner
+from penstock.record_query import BadQuery, parse_query
 from penstock.streams import Streams
 
 RECORDS_MAX = 1000
+QUERY_BYTES_MAX = 100_000
 WAIT_MS_MAX = 30_000
 
 
@@ -41,6 +44,7 @@ class DeliveryRoutes:
             Route("/v1/delivery", guarded(self._list), methods=["GET"]),
             Route("/v1/delivery/describe", guarded(self._describe), methods=["GET"]),
             Route("/v1/delivery/records", guarded(self._records), methods=["GET"]),
+            Route("/v1/delivery/sql", guarded(self._set_sql), methods=["POST"]),
         ]
 
     async def _list(self, request: Request) -> Response:
@@ -58,6 +62,7 @@ class DeliveryRoutes:
             destination=record.destination,
             version=record.version,
             encryption=record.encryption.status.value,
+            sql=record.sql,
             progress=None if run is None else delivery_view(run, self._planner),
         )
 
@@ -68,6 +73,18 @@ class DeliveryRoutes:
         return _json(
             DeliveryDescription(listing=self._listing(delivery), description=describe(delivery.record))
         )
+
+    async def _set_sql(self, request: Request) -> Response:
+        """Transform records by the query in the body from now on; an empty one ends that."""
+        delivery = self._find(request)
+        if delivery is None:
+            return _not_found(request)
+        sql = await _query(request)
+        try:
+            await self._deliveries.set_sql(delivery.account, delivery.region, delivery.name, sql)
+        except ApiError as error:
+            return JSONResponse({"error": error.message}, status_code=409 if error.http_status < 500 else 500)
+        return _json(self._listing(delivery))
 
     async def _records(self, request: Request) -> Response:
         """Records from `from` on, as they were put; waits for the first of them if there is none yet."""
@@ -100,6 +117,21 @@ class DeliveryRoutes:
 
     def _find(self, request: Request) -> Delivery | None:
         return self._deliveries.by_arn(request.query_params.get("arn", ""))
+
+
+async def _query(request: Request) -> str:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > QUERY_BYTES_MAX:
+            raise BadBody(f"a query of more than {QUERY_BYTES_MAX} bytes is refused")
+    try:
+        sql = body.decode().strip()
+        if sql:
+            parse_query(sql)
+    except (UnicodeDecodeError, BadQuery) as error:
+        raise BadBody(str(error)) from error
+    return sql
 
 
 def _number(request: Request, name: str, default: int, maximum: int) -> int:

@@ -54,7 +54,7 @@ class _PutRecordBatch(msgspec.Struct, gc=False):
     records: list[_Record] = msgspec.field(name="Records")
 
 
-_NOT_USUAL = (msgspec.MsgspecError, ValueError)  # of JSON, of base64
+_NOT_USUAL = (msgspec.MsgspecError, ValueError, RecursionError)  # of JSON, of base64, of deep JSON
 _decode_record = msgspec.json.Decoder(_PutRecord).decode
 _decode_batch = msgspec.json.Decoder(_PutRecordBatch).decode
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -54,6 +55,7 @@ class App:
                 StreamNotFound: _not_found,
                 _BadParameter: _bad_request,
                 BadBody: _bad_request,
+                HTTPException: _no_such_route,
             },
         )
 
@@ -115,3 +117,10 @@ async def _not_found(request: Request, error: Exception) -> Response:
 
 async def _bad_request(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, status_code=400)
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    """In JSON, because some clients of AWS decode whatever is not 200."""
+    assert isinstance(error, HTTPException)
+    problem = {"error": f"there is no {request.method} {request.url.path[:200]} here: {error.detail}"}
+    return JSONResponse(problem, status_code=error.status_code, headers=error.headers)

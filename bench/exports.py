@@ -132,7 +132,7 @@ def ages(work_dir: Path, messages: int, progress: Progress) -> tuple[list[Figure
         running.define(PENSTOCK.protocol.CREATE, "age", {"batchSize": 1})
         for _ in range(10):  # the first few find everything cold
             running.append("age", b"cold")
-            time.sleep(0.3)
+            time.sleep(0.3)  # or they would go out together
         cold = running.wait_for(10)["messages"]
         progress(f"export-age: {messages} messages, one every 0.2 s")
         for _ in range(messages):
@@ -159,7 +159,7 @@ def many(work_dir: Path, seconds: int, progress: Progress) -> tuple[list[Figure]
             running.define(PENSTOCK.protocol.CREATE, stream, {})
         time.sleep(2)  # settle, so that the idle figure is one
         before_cpu_s = running.cpu_s()
-        time.sleep(seconds / 2)
+        time.sleep(seconds / 2)  # what is measured is that nothing happens
         idle_share = (running.cpu_s() - before_cpu_s) / (seconds / 2)
         before_cpu_s, started = running.cpu_s(), time.monotonic()
         for second in range(seconds):

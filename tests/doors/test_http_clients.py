@@ -126,7 +126,7 @@ def test_a_request_that_never_ends_is_refused(server: RunningServer, head: bytes
         try:
             for start in range(0, len(head), 10_000):
                 connection.sendall(head[start : start + 10_000])
-                time.sleep(0.001)
+                time.sleep(0.001)  # piece by piece, as a head that comes from far away
             refused = connection.recv(100)
         except (ConnectionResetError, BrokenPipeError):
             pass

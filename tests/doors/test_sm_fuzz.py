@@ -48,7 +48,7 @@ class Neighbour:
                 (message,) = self._client.read("neighbour", desiredStartSequenceNumber=number)
                 assert message["payload"] == b"%d" % number
                 self.appended += 1
-                time.sleep(0.001)
+                time.sleep(0.001)  # it must not be all that the server has to do
         except BaseException as error:
             self.failure = error
 

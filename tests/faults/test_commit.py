@@ -190,7 +190,7 @@ def test_rule_1_a_durable_append_is_acknowledged_after_its_sync(rig: Rig) -> Non
         hold = rig.disk.hold_syncs()
         sink = rig.submit("s", [b"x"])
         await reached(hold)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # that nothing happens cannot be awaited
         assert sink.results == []
         assert rig.store.streams["s"].visible_next == 0, "and nobody sees it before"
         hold.let_go()

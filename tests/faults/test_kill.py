@@ -173,7 +173,7 @@ def test_killed_for_long(process: ServerProcess, ledgers: list[Ledger]) -> None:
 def test_stopped_under_load(process: ServerProcess, ledgers: list[Ledger]) -> None:
     for seed in range(2):
         load = Load(process.port, ledgers, 1000 + seed)
-        time.sleep(0.5)
+        time.sleep(0.5)  # any moment will do, as long as clients are at it
         process.stop()  # asserts exit status 0
         load.finish()
         assert " ERROR " not in process.log_text, process.log_text

@@ -21,6 +21,7 @@ from stream_manager import (
 )
 
 from harness import ServerProcess
+from object_stores import TestStore, folder_store, moto_store, rclone_store
 from pipeline.destinations.aws_endpoint import SiteWiseEndpoint, serving
 from pipeline.pipeline_process import PipelineProcess
 from pipeline.sink import Sink
@@ -89,6 +90,15 @@ def sink() -> Iterator[Sink]:
     made = Sink()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module", params=["folder", "moto", "rclone"])
+def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestStore]:
+    """A test that uses it runs with an object store of each kind."""
+    root = tmp_path_factory.mktemp("stores")
+    opened = {"folder": lambda: folder_store(root), "moto": moto_store, "rclone": lambda: rclone_store(root)}
+    with opened[request.param]() as store:
+        yield store
 
 
 class Site:

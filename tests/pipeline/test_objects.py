@@ -17,10 +17,8 @@ from object_stores import (
     FaultyS3,
     TestStore,
     faulty_s3,
-    folder_store,
     free_port,
     moto_store,
-    rclone_store,
     s3_at,
 )
 from penstock.errors import ConfigError
@@ -61,18 +59,6 @@ VERY_ODD_KEYS = [
     "x%",
     "x%+",
 ]
-
-
-@pytest.fixture(scope="module", params=["folder", "moto", "rclone"])
-def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestStore]:
-    root = tmp_path_factory.mktemp("stores")
-    opened = {
-        "folder": lambda: folder_store(root),
-        "moto": moto_store,
-        "rclone": lambda: rclone_store(root),
-    }
-    with opened[request.param]() as store:
-        yield store
 
 
 # -- everywhere -------------------------------------------------------------------------------------

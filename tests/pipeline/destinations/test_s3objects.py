@@ -16,7 +16,7 @@ from typing import Any
 import cramjam
 import pytest
 
-from object_stores import FaultyS3, TestStore, faulty_s3, folder_store, moto_store, rclone_store, s3_at
+from object_stores import FaultyS3, TestStore, faulty_s3, folder_store, moto_store, s3_at
 from penstock.delivery.sealing import Sealer
 from penstock.delivery.settings import DataKey, DeliverySettings
 from penstock.pipeline.destinations import destination_for
@@ -41,18 +41,6 @@ class Stored(Recording):
 
     def stored(self) -> None:
         self.objects += 1
-
-
-@pytest.fixture(scope="module", params=["folder", "moto", "rclone"])
-def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestStore]:
-    root = tmp_path_factory.mktemp("stores")
-    opened = {
-        "folder": lambda: folder_store(root),
-        "moto": moto_store,
-        "rclone": lambda: rclone_store(root),
-    }
-    with opened[request.param]() as store:
-        yield store
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from object_stores import (
     folder_store,
     free_port,
     moto_store,
-    rclone_store,
     s3_at,
 )
 from penstock.flush import Flush, LeaseRequest
@@ -131,14 +130,6 @@ def files_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ser
     files = tmp_path_factory.mktemp("task-files")
     with file_door([files]) as url, client_of(url) as client:
         yield client, files
-
-
-@pytest.fixture(scope="module", params=["folder", "moto", "rclone"])
-def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestStore]:
-    root = tmp_path_factory.mktemp("stores")
-    opened = {"folder": lambda: folder_store(root), "moto": moto_store, "rclone": lambda: rclone_store(root)}
-    with opened[request.param]() as store:
-        yield store
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,12 +24,10 @@ def describe(
     export: str,
     watch: bool,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """Show an export: what it is doing, how far it is, and its last error."""
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         if watch:
             watch_exports(lambda: [client.export(stream, export)], as_json)
         view = client.export(stream, export)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,12 +23,10 @@ def list_exports(
     stream: str | None,
     watch: bool,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """List the exports: what each is doing, how far it is, and how much waits."""
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         if watch:
             watch_exports(lambda: [v for v in client.exports() if stream in (None, v.stream)], as_json)
         views = [view for view in client.exports() if stream in (None, view.stream)]

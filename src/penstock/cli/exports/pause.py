@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,9 +16,9 @@ from penstock.cli.exports.disabling import set_disabled
 @export_arguments
 @json_option
 @connection_options
-def pause(stream: str, export: str, as_json: bool, server: str | None, token_file: Path | None) -> None:
+def pause(stream: str, export: str, as_json: bool, **where: Any) -> None:
     """Stop delivering an export; its position and its messages stay."""
-    set_disabled(stream, export, True, server, token_file)
+    set_disabled(stream, export, True, **where)
     if as_json:
         output.write_json({"stream": stream, "export": export, "disabled": True})
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,9 +16,9 @@ from penstock.cli.exports.disabling import set_disabled
 @export_arguments
 @json_option
 @connection_options
-def resume(stream: str, export: str, as_json: bool, server: str | None, token_file: Path | None) -> None:
+def resume(stream: str, export: str, as_json: bool, **where: Any) -> None:
     """Deliver a paused export again, from where it stopped."""
-    set_disabled(stream, export, False, server, token_file)
+    set_disabled(stream, export, False, **where)
     if as_json:
         output.write_json({"stream": stream, "export": export, "disabled": False})
     else:

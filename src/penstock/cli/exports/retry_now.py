@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,12 +19,10 @@ def retry_now(
     stream: str,
     export: str,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """Try an export that failed again at once, instead of after its wait."""
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         client.retry_now(stream, export)
     if as_json:
         output.write_json({"stream": stream, "export": export, "retried": True})

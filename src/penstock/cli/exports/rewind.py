@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,15 +24,13 @@ def rewind(
     export: str,
     position: int,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """Move an export to another message, to deliver again what was delivered, or to leave out what waits.
 
     What is under way is given up. Messages that are deleted already are passed over.
     """
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         view = client.rewind(stream, export, position)
     if as_json:
         output.write_json(to_json(view))

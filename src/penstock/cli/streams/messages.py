@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
+from penstock.cli.connection import connection_options, json_option
 from penstock.cli.escapes import unescape
 from penstock.cli.units import format_time
 from penstock.errors import NotEnoughMessages
@@ -43,8 +44,16 @@ FORMAT_HELP = (
 )
 
 
-def format_option(command: Command) -> Command:
-    return click.option("-F", "--format", "template", metavar="FORMAT", help=FORMAT_HELP)(command)
+def printing_options(command: Command) -> Command:
+    """Of all commands that print messages."""
+    for option in (
+        connection_options,
+        json_option,
+        click.option("-F", "--format", "template", metavar="FORMAT", help=FORMAT_HELP),
+        click.option("-f", "--follow", is_flag=True, help="Go on with messages as they arrive."),
+    ):
+        command = option(command)
+    return command
 
 
 def renderer(stream: str, template: str | None, as_json: bool) -> Render:

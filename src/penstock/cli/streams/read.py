@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from penstock.cli.connection import connect, connection_options, json_option
+from penstock.cli.connection import connect
 from penstock.cli.streams.messages import (
     batches_from,
     first_of_last,
-    format_option,
+    printing_options,
     renderer,
     write_messages,
 )
@@ -28,10 +28,7 @@ from penstock.cli.streams.messages import (
     help="First sequence number; -10 = the last ten messages.",
 )
 @click.option("-c", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with messages as they arrive.")
-@format_option
-@json_option
-@connection_options
+@printing_options
 def read(
     name: str,
     start: int,
@@ -39,12 +36,11 @@ def read(
     follow: bool,
     template: str | None,
     as_json: bool,
-    server: str | None,
-    token_file: Path | None,
+    **where: Any,
 ) -> None:
     """Print messages, up to the newest at the time of the call."""
     render = renderer(name, template, as_json)
-    with connect(server, token_file) as client:
+    with connect(**where) as client:
         first, newest = first_of_last(client, name, max(0, -start))
         batches = batches_from(client, name, first if start < 0 else start, count, None if follow else newest)
         write_messages(batches, render)

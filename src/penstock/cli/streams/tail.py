@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from penstock.cli.connection import connect, connection_options, json_option
+from penstock.cli.connection import connect
 from penstock.cli.streams.messages import (
     batches_from,
     first_of_last,
-    format_option,
+    printing_options,
     renderer,
     write_messages,
 )
@@ -27,21 +27,17 @@ from penstock.cli.streams.messages import (
     show_default=True,
     help="How many messages.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with messages as they arrive.")
-@format_option
-@json_option
-@connection_options
+@printing_options
 def tail(
     name: str,
     count: int,
     follow: bool,
     template: str | None,
     as_json: bool,
-    server: str | None,
-    token_file: Path | None,
+    **where: Any,
 ) -> None:
     """Print the last messages, and with -f those that arrive."""
     render = renderer(name, template, as_json)
-    with connect(server, token_file) as client:
+    with connect(**where) as client:
         first, newest = first_of_last(client, name, count)
         write_messages(batches_from(client, name, first, None, None if follow else newest), render)

@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -120,30 +120,45 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome | N
     """One attempt at one flush, from the first message to the last report: if that is not heard, it is returned."""
     reporter = Reporter(flush, server, task.pipeline)
     outcome = reporter.outcome
-    try:
+    with failure_noted(flush, outcome):
         first = reporter.begin()
         destination = destination_for(flush, task.settings, server)
         destination.deliver_frames(frame_parts(server, flush, first), reporter)
         # Numbers behind the last message that could be read hold nothing: they are done too.
         outcome.next = flush.next
-    except Cancelled:
-        logger.info("flush %d of %s was cancelled", flush.id, flush.stream)
-        outcome.error = ""
-    except DeliveryFailed as error:
-        outcome.error, outcome.permanent = str(error), error.permanent
-    except BadFrame as error:
-        outcome.error, outcome.damaged = f"stored messages are damaged: {error}", True
-    except ServerLost as error:
-        outcome.error = str(error)
-    except Exception as error:  # a fault of ours: the flush must go back, with the reason, and be tried again
-        logger.exception("flush %d of %s failed", flush.id, flush.stream)
-        outcome.error = f"{type(error).__name__}: {error}"
     try:
         reporter.finish()
     except ServerLost as error:
         logger.warning("flush %d: %s", flush.id, error)
         return outcome
     return None
+
+
+class Failure(Protocol):
+    """Whatever tells how an attempt has failed."""
+
+    error: str
+    permanent: bool
+    damaged: bool
+
+
+@contextmanager
+def failure_noted(flush: Flush, failure: Failure) -> Iterator[None]:
+    """Whatever goes wrong inside is noted, and goes no further: the flush must go back, with the reason."""
+    try:
+        yield
+    except Cancelled:
+        logger.info("flush %d of %s was cancelled", flush.id, flush.stream)
+        failure.error = ""
+    except DeliveryFailed as error:
+        failure.error, failure.permanent = str(error), error.permanent
+    except BadFrame as error:
+        failure.error, failure.damaged = f"stored messages are damaged: {error}", True
+    except ServerLost as error:
+        failure.error = str(error)
+    except Exception as error:  # a fault of ours: the flush must be tried again
+        logger.exception("flush %d of %s failed", flush.id, flush.stream)
+        failure.error = f"{type(error).__name__}: {error}"
 
 
 def frame_parts(server: ServerClient, flush: Flush, first: int) -> Iterator[FramePart]:

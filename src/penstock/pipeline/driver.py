@@ -8,21 +8,24 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from penstock.flush import Flush, LeaseRequest, Outcome
 from penstock.pipeline.delivery import Heartbeat, Task, deliver_partition
 from penstock.pipeline.destinations.base import PipelineSettings
+from penstock.pipeline.records.sql_flushes import by_settings, needs_spark_sql
 from penstock.pipeline.server_client import ServerClient, ServerLost
 from penstock.pipeline.session import DEFAULT_HEAP, DEFAULT_MASTER, build_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+    from penstock.pipeline.records.sql_job import SqlJobs
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,9 @@ FLUSH_OVERHEAD_MESSAGES = 1000  # what a flush costs besides its messages, in me
 GROUP_MESSAGES_MIN = 10_000  # less work than this is not worth another task
 WARM_UP_ROUNDS = 4
 FAILED_JOBS_MAX = 3
+
+
+Run: TypeAlias = Callable[[list[Flush], int], None]
 
 
 class DriverSettings(msgspec.Struct, frozen=True):
@@ -58,6 +64,7 @@ class Driver:
         self._held: set[tuple[int, int]] = set()  # flushes, and which attempt at them
         self._jobs_failed = 0  # since the last one that did not
         self._spark: SparkSession | None = None
+        self._sql_jobs: SqlJobs | None = None
 
     def run(self) -> int:
         """Deliver until told to stop. Returns the exit code."""
@@ -67,6 +74,7 @@ class Driver:
         self._start_spark()
         logger.info("pipeline %s ready", self._name)
         print(f"penstock pipeline ready {self._name}", flush=True)
+        threading.Thread(target=self._warm_up_sql, name="penstock-warm-up", daemon=True).start()
         for probing, jobs in ((False, JOBS_MAX), (True, PROBES_MAX)):
             name = "penstock-probes" if probing else "penstock-lane"
             threading.Thread(target=self._guard_lane, args=(probing, jobs), name=name, daemon=True).start()
@@ -99,10 +107,22 @@ class Driver:
         self._spark = build_session(
             _with_room(settings.master), settings.remote, settings.heap, settings.spark
         )
+        from penstock.pipeline.records.sql_job import SqlJobs
+
+        self._sql_jobs = SqlJobs(self._spark, settings.pipeline.schemas)
         # The first jobs are slow, whatever they do: better now than when somebody waits for them.
         with ThreadPoolExecutor(settings.parallelism) as jobs:
             for _ in range(WARM_UP_ROUNDS):
                 list(jobs.map(lambda _: self._run_job([], 1), range(settings.parallelism)))
+
+    def _warm_up_sql(self) -> None:
+        """Not everybody needs this, and it takes a while: beside the first work, not before it."""
+        assert self._sql_jobs is not None
+        try:
+            self._sql_jobs.warm_up(self._task(1))
+        except Exception:  # whatever is wrong with Spark, the next job will meet it too
+            if not self._stop.is_set():
+                logger.warning("Spark SQL could not be warmed up", exc_info=True)
 
     def _serve_lane(self, probing: bool, jobs_max: int) -> None:
         free = threading.Semaphore(jobs_max)
@@ -119,10 +139,19 @@ class Driver:
                     self._stop.wait(SERVER_RETRY_S)
                     continue
                 self._held.update((flush.id, flush.attempt) for flush in leases.flushes)
-                for group in pack(leases.flushes, 1 if probing else self._settings.parallelism):
+                for run, group in self._grouped(leases.flushes, probing):
                     free.acquire()
-                    done = jobs.submit(self._run_job, group, leases.slots)
+                    done = jobs.submit(run, group, leases.slots)
                     done.add_done_callback(lambda _: free.release())
+
+    def _grouped(self, flushes: list[Flush], probing: bool) -> Iterator[tuple[Run, list[Flush]]]:
+        """The flushes of each job, and what runs it."""
+        groups_max = 1 if probing else self._settings.parallelism
+        for group in pack([flush for flush in flushes if not needs_spark_sql(flush)], groups_max):
+            yield self._run_job, group
+        for alike in by_settings(flush for flush in flushes if needs_spark_sql(flush)):
+            for group in pack(alike, groups_max):
+                yield self._run_sql_job, group
 
     def _run_job(self, flushes: list[Flush], threads: int) -> None:
         """One job of one task: an Arrow table is the quickest way to get a few rows into Spark."""
@@ -130,32 +159,48 @@ class Driver:
 
         spark = self._spark
         assert spark is not None
-        task = Task(
+        # A row of nothing when there is no work: Spark would not run a job over an empty table at all.
+        column = pyarrow.array([msgspec.json.encode(flush) for flush in flushes] or [b""], pyarrow.binary())
+        try:
+            # One task, which Spark would otherwise make as many of as there are rows and cores.
+            frame = spark.createDataFrame(pyarrow.table({"flush": column})).coalesce(1)
+            deliver = _deliver_with(msgspec.json.encode(self._task(threads)))
+            rows = frame.mapInArrow(deliver, "outcome binary").collect()
+            unheard = [msgspec.json.decode(row.outcome, type=Outcome) for row in rows]
+            self._jobs_failed = 0
+        except Exception as error:  # whatever Spark met: the flushes must be tried again
+            unheard = [self._not_done(flush, error) for flush in flushes]
+            self._job_failed(len(flushes))
+        self._end(flushes, unheard)
+
+    def _run_sql_job(self, flushes: list[Flush], threads: int) -> None:
+        """The same for flushes that need more of Spark than a place to run."""
+        assert self._sql_jobs is not None
+        try:
+            unheard = self._sql_jobs.run(flushes, self._task(threads))
+        except Exception as error:  # as above, but it may be this stream that fails, and no other
+            unheard = [self._not_done(flush, error) for flush in flushes]
+            self._job_failed(len(flushes), counts=False)
+        self._end(flushes, unheard)
+
+    def _task(self, threads: int) -> Task:
+        return Task(
             server_url=self._settings.server_url,
             token=self._settings.token,
             pipeline=self._name,
             threads=threads,
             settings=self._settings.pipeline,
         )
-        # A row of nothing when there is no work: Spark would not run a job over an empty table at all.
-        column = pyarrow.array([msgspec.json.encode(flush) for flush in flushes] or [b""], pyarrow.binary())
-        try:
-            # One task, which Spark would otherwise make as many of as there are rows and cores.
-            frame = spark.createDataFrame(pyarrow.table({"flush": column})).coalesce(1)
-            deliver = _deliver_with(msgspec.json.encode(task))
-            rows = frame.mapInArrow(deliver, "outcome binary").collect()
-            unheard = [msgspec.json.decode(row.outcome, type=Outcome) for row in rows]
-            self._jobs_failed = 0
-        except Exception as error:  # whatever Spark met: the flushes must be tried again
-            unheard = [self._not_done(flush, error) for flush in flushes]
-            if not self._stop.is_set():
-                self._job_failed(len(flushes))
+
+    def _end(self, flushes: list[Flush], unheard: list[Outcome]) -> None:
         self._tell(unheard)
         self._held.difference_update((flush.id, flush.attempt) for flush in flushes)
 
-    def _job_failed(self, flushes: int) -> None:
+    def _job_failed(self, flushes: int, *, counts: bool = True) -> None:
+        if self._stop.is_set():
+            return
         logger.exception("a job with %d flushes failed", flushes)
-        self._jobs_failed += 1
+        self._jobs_failed += counts
         if self._jobs_failed >= FAILED_JOBS_MAX or not self._spark_answers():
             self._give_up("Spark does not work any more")
 

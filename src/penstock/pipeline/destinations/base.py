@@ -86,6 +86,7 @@ class PipelineSettings(msgspec.Struct, frozen=True):
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 60.0
     object_store: str = "file://penstock-data/objects"
+    schemas: str = "penstock-data/schemas"  # a folder, or glue
     active_partitions: int = 500  # of one flush of a delivery stream
     partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
     lambdas: dict[str, str] = {}  # URL or Python function, by ARN or name of the Lambda function

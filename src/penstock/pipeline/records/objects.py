@@ -19,7 +19,7 @@ from penstock.pipeline.objects import Body, ObjectError, ObjectHeaders, ObjectRe
 from penstock.pipeline.records.compression import Buffer, Compression, compression_named
 from penstock.pipeline.records.error_output import error_line
 from penstock.pipeline.records.record import Failed, Record
-from penstock.prefix import Prefix, parse_prefix
+from penstock.prefix import PARTITION_NAMESPACES, Prefix, parse_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,11 @@ class FlushObjects:
         self._progress = progress
         self.target = Target.of(delivery.config)
         self.whole = Partition((), flush.planned_ms, {}, {})
+
+    @property
+    def partitioned(self) -> bool:
+        """Records go to different objects by their keys."""
+        return bool(self.target.prefix.namespaces & PARTITION_NAMESPACES)
 
     @property
     def backup_target(self) -> Target | None:

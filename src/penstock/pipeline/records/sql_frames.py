@@ -1,0 +1,69 @@
+"""The steps between the two Python ends of a Spark SQL job that are not the query's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from penstock.hive_types import Column as TableColumn
+from penstock.pipeline.records.conversion import with_rows
+from penstock.pipeline.records.key_spelling import nested_texts, other_spellings
+from penstock.pipeline.records.serde import deserializer_for
+
+KEPT = ("flush", "sequence", "arrival_ms", "place", "note")
+
+
+class Conversion(NamedTuple):
+    """What records are converted to, and how."""
+
+    columns: tuple[TableColumn, ...]
+    deserializer: dict[str, Any]
+    serializer: dict[str, Any]
+
+
+def odd_patterns(conversion: Conversion | None, spellings: Mapping[str, str]) -> list[str]:
+    """What tells JSON that Spark would read otherwise than it should."""
+    if conversion is None:
+        return []
+    deserializer = deserializer_for(conversion.deserializer, conversion.columns)
+    patterns = other_spellings(deserializer, spellings), nested_texts(deserializer, spellings)
+    return [pattern for pattern in patterns if pattern is not None]
+
+
+def with_odd(frame: DataFrame, patterns: list[str]) -> DataFrame:
+    """As the reading end does it, for what a query has made."""
+    text = F.col("payload").cast("string")
+    odd: Column = reduce(or_, [text.rlike(pattern) for pattern in patterns], F.lit(False))
+    return frame.withColumn("odd", odd)
+
+
+def without_result(frame: DataFrame) -> DataFrame:
+    """For a query that fails: no record has become anything."""
+    raw = F.coalesce("raw", "payload").alias("raw")
+    return frame.select(*KEPT, F.lit(True).alias("odd"), raw, F.lit(None).cast("binary").alias("payload"))
+
+
+def as_they_are(frame: DataFrame) -> DataFrame:
+    """Rows for objects that hold what the query gave. What was put is needed where that is nothing."""
+    raw = F.when(F.col("payload").isNull(), F.col("raw"))
+    return frame.select(*KEPT, F.col("payload").alias("data"), raw.alias("raw"))
+
+
+def for_files(frame: DataFrame, conversion: Conversion, spellings: Mapping[str, str]) -> DataFrame:
+    """Rows for files of typed columns. What is left to the writing end comes with its bytes, the others without."""
+    deserializer = deserializer_for(conversion.deserializer, conversion.columns)
+    text = F.when(~F.col("odd"), F.col("payload").cast("string"))
+    frame = frame.select(*KEPT, "raw", "payload", text.alias("text"))
+    frame = with_rows(frame, deserializer, spellings)
+    left = F.col("left") & F.col("note").isNull()
+    return frame.select(
+        *KEPT,
+        F.when(left, F.col("payload")).alias("data"),
+        F.when(left, F.col("raw")).alias("raw"),
+        F.when(~F.col("left"), F.col("row")).alias("row"),
+    )

@@ -1,0 +1,180 @@
+"""Flushes that need Spark SQL: format conversion and queries. One narrow job for flushes of the same settings.
+
+    flushes -> mapInArrow(read) -> the query -> JSON to columns -> mapInArrow(write) -> what is left to report
+
+Every flush stays in one task and in its order, so it gives one object for each place, and nothing is staged anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from penstock.delivery.settings import DeliverySettings
+from penstock.flush import Flush, Outcome
+from penstock.hive_types import parse_columns
+from penstock.pipeline.delivery import Task
+from penstock.pipeline.destinations.base import DeliveryFailed
+from penstock.pipeline.records.joda import BadPattern
+from penstock.pipeline.records.serde import conversion_of, deserializer_for, deserializer_of, serializer_of
+from penstock.pipeline.records.sql_frames import (
+    Conversion,
+    as_they_are,
+    for_files,
+    odd_patterns,
+    with_odd,
+    without_result,
+)
+from penstock.pipeline.records.sql_rows import OUTCOME_DDL, SOURCE_DDL, SinkTask, SourceTask
+from penstock.pipeline.records.sql_sink import write_flushes
+from penstock.pipeline.records.sql_source import read_flushes
+from penstock.pipeline.records.transform import Transform, analyse, query_error, transformed
+from penstock.record_query import BadQuery
+from penstock.schemas import BadSchema, SchemaCache, SchemaError, SchemaNotFound, TableName
+
+logger = logging.getLogger(__name__)
+
+WARM_UP_SQL = "SELECT upper(data) AS data FROM records WHERE length(data) > 0"
+# Results must not depend on where the driver runs, and no single value may fail a job.
+SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+}
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+Step: TypeAlias = Callable[[bytes, Batches], Batches]
+
+
+class SqlJobs:
+    """Runs such jobs on one session, and remembers what makes the next ones quicker. Threads may share it."""
+
+    def __init__(self, spark: SparkSession, schemas: str) -> None:
+        self._spark = spark
+        self._schemas = SchemaCache(schemas)
+        self._transforms: dict[str, Transform] = {}  # by query
+        self._spellings: dict[str, dict[str, str]] = {}  # of keys, by delivery stream
+        for name, value in SESSION.items():
+            spark.conf.set(name, value)
+
+    def run(self, flushes: list[Flush], task: Task) -> list[Outcome]:
+        """One attempt at flushes of the same shape. Returns what the server has not heard."""
+        delivery = msgspec.convert(flushes[0].settings, DeliverySettings)
+        try:
+            transform = self._transform(delivery)
+            conversion = self._conversion(delivery)
+        except DeliveryFailed as error:
+            return [_not_tried(flush, error) for flush in flushes]
+        try:
+            return self._collect(flushes, task, delivery.arn, transform, conversion)
+        except PySparkException as error:
+            reason = query_error(error) if transform is not None else None
+            if reason is None:
+                raise
+        if len(flushes) > 1:  # the others shall not suffer
+            return [outcome for flush in flushes for outcome in self.run([flush], task)]
+        logger.warning(
+            "%s: the records of flush %d go to the error output: %s", delivery.arn, flushes[0].id, reason
+        )
+        return self._collect(flushes, task, delivery.arn, transform, conversion, failure=reason)
+
+    def warm_up(self, task: Task) -> None:
+        """The first jobs are slow: better now than when somebody waits for them."""
+        columns = parse_columns("id BIGINT, name STRING, value DOUBLE, at TIMESTAMP")
+        conversion = Conversion(columns, {}, {})
+        self._collect([], task, "", analyse(self._spark, WARM_UP_SQL), conversion)
+
+    # -- what a job is made of ----------------------------------------------------------------------
+
+    def _transform(self, delivery: DeliverySettings) -> Transform | None:
+        sql = delivery.sql
+        if not sql:
+            return None
+        if sql not in self._transforms:
+            try:
+                self._transforms[sql] = analyse(self._spark, sql)
+            except BadQuery as error:
+                text = f"the SparkSQL transform cannot be used: {error}; correct the query, or remove it"
+                raise DeliveryFailed(text, permanent=True) from error
+        return self._transforms[sql]
+
+    def _conversion(self, delivery: DeliverySettings) -> Conversion | None:
+        conversion = conversion_of(delivery.config)
+        if conversion is None:
+            return None
+        try:
+            name = TableName.of(conversion["SchemaConfiguration"], delivery.region)
+            columns = self._schemas.columns(name)
+            deserializer_for(deserializer_of(conversion), columns)
+        except (SchemaNotFound, BadSchema, BadPattern) as error:
+            raise DeliveryFailed(f"records cannot be converted: {error}", permanent=True) from error
+        except SchemaError as error:
+            raise DeliveryFailed(f"records cannot be converted: {error}") from error
+        return Conversion(columns, deserializer_of(conversion), serializer_of(conversion))
+
+    # -- Spark --------------------------------------------------------------------------------------
+
+    def _collect(
+        self,
+        flushes: list[Flush],
+        task: Task,
+        arn: str,
+        transform: Transform | None,
+        conversion: Conversion | None,
+        failure: str = "",
+    ) -> list[Outcome]:
+        spellings = self._spellings.get(arn, {})
+        patterns = odd_patterns(conversion, spellings)
+        source = SourceTask(task, [] if transform is not None else patterns)
+        sink = SinkTask(task, flushes, failure=failure)
+        if conversion is not None:
+            sink.columns = [(name, str(type_)) for name, type_ in conversion.columns]
+            sink.deserializer, sink.serializer = conversion.deserializer, conversion.serializer
+        column = pa.array([msgspec.json.encode(flush) for flush in flushes] or [b""], pa.binary())
+        # One task, which Spark would otherwise make as many of as there are rows and cores.
+        frame = self._spark.createDataFrame(pa.table({"flush": column})).coalesce(1)
+        frame = frame.mapInArrow(_step(read_flushes, source), SOURCE_DDL)
+        if failure:
+            frame = without_result(frame)
+        elif transform is not None:
+            frame = with_odd(transformed(frame, transform, newline=conversion is None), patterns)
+        frame = for_files(frame, conversion, spellings) if conversion is not None else as_they_are(frame)
+        rows = frame.mapInArrow(_step(write_flushes, sink), OUTCOME_DDL).collect()
+        return self._heard(flushes, rows, arn, spellings)
+
+    def _heard(
+        self, flushes: list[Flush], rows: list[Row], arn: str, spellings: dict[str, str]
+    ) -> list[Outcome]:
+        for row in rows:
+            found = msgspec.json.decode(row.spellings, type=dict[str, str])
+            if found:
+                self._spellings[arn] = {**spellings, **found}
+        ended = {row.flush for row in rows}
+        lost = DeliveryFailed("the Spark job has lost the end of the flush")
+        return [
+            *(msgspec.json.decode(row.outcome, type=Outcome) for row in rows if row.outcome is not None),
+            *(_not_tried(flush, lost) for flush in flushes if flush.id not in ended),
+        ]
+
+
+def _not_tried(flush: Flush, error: DeliveryFailed) -> Outcome:
+    return Outcome(
+        flush.id, flush.attempt, flush.first, error=str(error), permanent=error.permanent, done=True
+    )
+
+
+def _step(function: Step, task: SourceTask | SinkTask) -> Callable[[Batches], Batches]:
+    """A function of one argument, which is what Spark wants."""
+    encoded = msgspec.json.encode(task)
+
+    def step(batches: Batches) -> Batches:
+        return function(encoded, batches)
+
+    return step

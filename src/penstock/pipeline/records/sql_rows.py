@@ -1,0 +1,103 @@
+"""What travels between the two Python ends of a Spark SQL job: rows of records, and notes between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from penstock.flush import Flush
+from penstock.pipeline.delivery import Task
+from penstock.pipeline.records.record import Failed, Record
+
+# `note` is null in rows that are records; in all others it is all there is besides `flush`.
+SOURCE_SCHEMA = pa.schema(
+    [
+        ("flush", pa.int32()),  # its position in the job
+        ("sequence", pa.int64()),
+        ("arrival_ms", pa.int64()),
+        ("place", pa.int32()),  # of the partition
+        ("odd", pa.bool_()),  # JSON that is not for Spark
+        ("note", pa.binary()),
+        ("raw", pa.binary()),  # as it was put; null if that is the payload
+        ("payload", pa.binary()),
+    ]
+)
+SOURCE_DDL = (
+    "flush int, sequence bigint, arrival_ms bigint, place int, odd boolean, note binary, raw binary, "
+    "payload binary"
+)
+# One row for each flush: its id, what the server has not heard of it, and how its records spell their keys.
+OUTCOME_SCHEMA = pa.schema([("flush", pa.int64()), ("outcome", pa.binary()), ("spellings", pa.binary())])
+OUTCOME_DDL = "flush bigint, outcome binary, spellings binary"
+
+
+class Placed(msgspec.Struct, tag="placed"):
+    """A partition has been opened: rows refer to it by its number."""
+
+    place: int
+    values: tuple[str, ...]
+    arrival_ms: int
+    query_keys: dict[str, str]
+    lambda_keys: dict[str, str]
+
+
+class Rejected(msgspec.Struct, tag="rejected"):
+    """A record has failed before it came to Spark."""
+
+    sequence: int
+    arrival_ms: int
+    raw: bytes
+    output_type: str
+    code: str
+    message: str
+    attempts: int
+    lambda_arn: str | None
+
+    @classmethod
+    def of(cls, failed: Failed) -> Rejected:
+        record = failed.record
+        return cls(record.sequence, record.arrival_ms, record.raw, *failed[1:])
+
+    def failed(self) -> Failed:
+        record = Record(self.sequence, self.arrival_ms, self.raw, self.raw)
+        return Failed(record, self.output_type, self.code, self.message, self.attempts, self.lambda_arn)
+
+
+class Ended(msgspec.Struct, tag="ended"):
+    """Nothing more comes of this flush. Without this note nothing of it may be stored."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+    objects: int = 0
+    error: str = ""
+    permanent: bool = False
+    damaged: bool = False
+    cancelled: bool = False
+
+
+Note = Placed | Rejected | Ended
+
+encode_note = msgspec.msgpack.Encoder().encode
+decode_note = msgspec.msgpack.Decoder(Note).decode
+
+
+class SourceTask(msgspec.Struct):
+    """What the reading end must know besides the flushes."""
+
+    task: Task
+    odd_patterns: list[str] = []
+
+
+class SinkTask(msgspec.Struct):
+    """What the writing end must know."""
+
+    task: Task
+    flushes: list[Flush]
+    columns: list[
+        tuple[str, str]
+    ] = []  # of converted records: names and types; none if they are not converted
+    deserializer: dict[str, Any] = {}
+    serializer: dict[str, Any] = {}
+    failure: str = ""  # why no record could be transformed, if the query failed

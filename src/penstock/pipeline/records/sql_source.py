@@ -1,0 +1,239 @@
+"""The reading end of a Spark SQL job: the records of flushes as rows, after their processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.delivery.sealing import CannotOpen, Opener
+from penstock.delivery.settings import DeliverySettings
+from penstock.flush import Flush
+from penstock.java_time import BadZone
+from penstock.pipeline.delivery import Reporter, Task, failure_noted, frame_parts, settle_worker
+from penstock.pipeline.destinations.base import (
+    Cancelled,
+    Columns,
+    DeliveryFailed,
+    FramePart,
+    Progress,
+    apply_environment,
+)
+from penstock.pipeline.objects import store_for
+from penstock.pipeline.records.objects import FlushObjects
+from penstock.pipeline.records.partitions import Places
+from penstock.pipeline.records.processors import processed, processors_for
+from penstock.pipeline.records.reading import Tally, record_batches
+from penstock.pipeline.records.record import Failed, Record
+from penstock.pipeline.records.sql_rows import (
+    SOURCE_SCHEMA,
+    Ended,
+    Note,
+    Placed,
+    Rejected,
+    SourceTask,
+    encode_note,
+)
+from penstock.pipeline.server_client import ServerClient
+from penstock.prefix import BadPrefix, CannotEvaluate
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 4 * 1024 * 1024
+DELIMITER = "AppendDelimiterToRecord"
+
+
+def read_flushes(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function of the first Spark step: encoded flushes in, rows of records out."""
+    settle_worker()
+    task = msgspec.json.decode(encoded_task, type=SourceTask)
+    apply_environment(task.task.settings.environment)
+    rows = [row for batch in batches for row in batch.column("flush").to_pylist()]
+    with closing(ServerClient(task.task.server_url, task.task.token)) as server:
+        for number, row in enumerate(filter(None, rows)):
+            flush = msgspec.json.decode(row, type=Flush)
+            yield from FlushSource(number, flush, task, server).batches()
+
+
+class FlushSource:
+    """The rows of one flush, and in the end what became of the reading."""
+
+    def __init__(self, number: int, flush: Flush, task: SourceTask, server: ServerClient) -> None:
+        self._number = number
+        self._flush = flush
+        self._task: Task = task.task
+        self._odd_patterns = task.odd_patterns
+        self._server = server
+        self._tally = Tally()
+        self._ended = Ended()
+        self._failures: list[Failed] = []
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        ended = self._ended
+        with failure_noted(self._flush, ended):
+            try:
+                yield from self._read()
+            except Cancelled:
+                ended.cancelled = True
+            except (BadPrefix, BadZone, CannotEvaluate, CannotOpen) as error:
+                raise DeliveryFailed(str(error), permanent=True) from error
+        ended.messages, ended.payload_bytes = self._tally.messages, self._tally.payload_bytes
+        yield self._notes([ended])
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        first = Reporter(self._flush, self._server, self._task.pipeline).begin()
+        delivery = msgspec.convert(self._flush.settings, DeliverySettings)
+        parts = frame_parts(self._server, self._flush, first)
+        objects = FlushObjects(self._flush, delivery, store_for(self._task.settings), _Stored(self._ended))
+        processors = processors_for(without_delimiter(delivery.config), delivery, self._task.settings)
+        opener = Opener(delivery.data_keys, delivery.arn)
+        if (
+            not processors
+            and not objects.partitioned
+            and opener.opens_nothing
+            and objects.backup_target is None
+        ):
+            yield from self._whole_frames(parts)
+            return
+        columns = self._backed_up(self._tally.columns((part.columns() for part in parts), opener), objects)
+        records = processed(processors, record_batches(columns), self._failures.extend)
+        places = Places(objects, self._task.settings.active_partitions) if objects.partitioned else None
+        for batch in records:
+            yield from self._records(batch, places)
+        if self._failures:
+            yield self._notes([Rejected.of(failed) for failed in self._failures])
+
+    def _backed_up(self, columns: Iterator[Columns], objects: FlushObjects) -> Iterable[Columns]:
+        target = objects.backup_target
+        if target is None:
+            return columns
+        held = list(columns)
+        if held:
+            objects.put_backup((b"".join(part.payloads) for part in held), target)
+        return held
+
+    # -- rows ---------------------------------------------------------------------------------------
+
+    def _whole_frames(self, parts: Iterable[FramePart]) -> Iterator[pa.RecordBatch]:
+        """Frames are laid out as Arrow wants them: nothing is copied."""
+        for part in parts:
+            frame = part.frame
+            self._tally.messages += part.messages
+            self._tally.payload_bytes += len(part.data)
+            offsets, data = pa.py_buffer(frame.offsets), pa.py_buffer(frame.data)
+            payloads = pa.Array.from_buffers(pa.binary(), frame.count, [None, offsets, data])
+            arrivals = pa.Array.from_buffers(pa.int64(), frame.count, [None, pa.py_buffer(frame.arrivals)])
+            numbers = pa.array(np.arange(frame.count, dtype=np.int64) + frame.first_sequence)
+            rows = max(1, min(BATCH_ROWS, BATCH_BYTES * frame.count // max(1, frame.header.data_bytes)))
+            for start in range(part.start, part.stop, rows):
+                cut = slice(start, min(start + rows, part.stop))
+                yield self._batch(numbers[cut], arrivals[cut], payloads[cut])
+
+    def _records(self, records: list[Record], places: Places | None) -> Iterator[pa.RecordBatch]:
+        numbers: pa.Array | None = None
+        if places is not None:
+            opened = len(places.partitions)
+            placed = [places.place(record) for record in records]
+            self._failures += [place for place in placed if isinstance(place, Failed)]
+            yield from self._opened(places, opened)
+            kept = [(r, p) for r, p in zip(records, placed, strict=True) if not isinstance(p, Failed)]
+            records = [record for record, _ in kept]
+            numbers = pa.array([place for _, place in kept], pa.int32())
+        for start in range(0, len(records), BATCH_ROWS):
+            batch = records[start : start + BATCH_ROWS]
+            yield self._batch(
+                pa.array([record.sequence for record in batch], pa.int64()),
+                pa.array([record.arrival_ms for record in batch], pa.int64()),
+                pa.array([record.data for record in batch], pa.binary()),
+                None if numbers is None else numbers[start : start + BATCH_ROWS],
+                pa.array([None if r.raw is r.data else r.raw for r in batch], pa.binary()),
+            )
+
+    def _batch(
+        self,
+        sequences: pa.Array,
+        arrivals: pa.Array,
+        payloads: pa.Array,
+        places: pa.Array | None = None,
+        raws: pa.Array | None = None,
+    ) -> pa.RecordBatch:
+        count = len(payloads)
+        zeros = pa.array(np.zeros(count, np.int32))
+        columns = [
+            pa.array(np.full(count, self._number, np.int32)),
+            sequences,
+            arrivals,
+            zeros if places is None else places,
+            self._odd(payloads),
+            pa.nulls(count, pa.binary()),
+            pa.nulls(count, pa.binary()) if raws is None else raws,
+            payloads,
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+    def _odd(self, payloads: pa.Array) -> pa.Array:
+        odd = pa.array(np.zeros(len(payloads), np.bool_))
+        for pattern in self._odd_patterns:
+            odd = pc.or_(odd, pc.match_substring_regex(payloads, pattern))
+        return odd
+
+    # -- notes --------------------------------------------------------------------------------------
+
+    def _opened(self, places: Places, before: int) -> Iterator[pa.RecordBatch]:
+        notes = [
+            Placed(number, p.values, p.arrival_ms, dict(p.query_keys), dict(p.lambda_keys))
+            for number, p in enumerate(places.partitions[before:], before)
+        ]
+        if notes:
+            yield self._notes(notes)
+
+    def _notes(self, notes: Sequence[Note]) -> pa.RecordBatch:
+        texts: list[bytes] = [encode_note(note) for note in notes]
+        count = len(texts)
+        columns = [
+            pa.array([self._number] * count, field.type)
+            if field.name == "flush"
+            else pa.array(texts, field.type)
+            if field.name == "note"
+            else pa.nulls(count, field.type)
+            for field in SOURCE_SCHEMA
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+
+class _Stored(Progress):
+    """Objects that this end has stored, which the other end will report."""
+
+    def __init__(self, ended: Ended) -> None:
+        self._ended = ended
+
+    def stored(self) -> None:
+        self._ended.objects += 1
+
+    def delivered(self, next_sequence: int, messages: int, payload_bytes: int) -> None:
+        raise AssertionError("the other end delivers")
+
+    def skipped(self, next_sequence: int, reason: str) -> None:
+        raise AssertionError("the other end delivers")
+
+    def status(self, message: str) -> None:
+        raise AssertionError("delivery streams have no status stream")
+
+
+def without_delimiter(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Delimiters are put behind what the query gives, not behind what it is given."""
+    return _with_processors(config, lambda kind: kind != DELIMITER)
+
+
+def only_delimiter(config: Mapping[str, Any]) -> dict[str, Any]:
+    return _with_processors(config, lambda kind: kind == DELIMITER)
+
+
+def _with_processors(config: Mapping[str, Any], wanted: Callable[[str], bool]) -> dict[str, Any]:
+    processing = config.get("ProcessingConfiguration") or {}
+    chosen = [one for one in processing.get("Processors") or [] if wanted(one["Type"])]
+    return {**config, "ProcessingConfiguration": {**processing, "Processors": chosen}}

@@ -63,7 +63,9 @@ class Firehose:
 
     def waiting(self, name: str) -> int:
         streams = self._send("GET", "/v1/delivery", None, {"Authorization": f"Bearer {self._token}"})
-        return next(int(stream["waiting_records"]) for stream in streams if stream["name"] == name)
+        return next(
+            int(stream["progress"]["waiting_records"]) for stream in streams if stream["name"] == name
+        )
 
     def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Any:
         self._connection.request(method, path, body, headers)
@@ -132,7 +134,7 @@ def _drain(
         held = _fill(firehose, name, records)
         with _pipeline(directory, http) as pipeline:
             before_cpu_s, started_s = _cpu_s(server, pipeline), time.monotonic()
-            while firehose.waiting(name):
+            while firehose.progress(name)["waiting_records"]:
                 assert time.monotonic() < started_s + WAIT_S, "the backlog does not drain"
                 time.sleep(0.05)
             elapsed_s = time.monotonic() - started_s
@@ -184,16 +186,17 @@ def visible(work_dir: Path, rounds: int, progress: Progress) -> tuple[list[Figur
         bucket = directory / "objects" / name
         ages_s = []
         progress(f"firehose-visible: {rounds} buffers")
-        for number in range(rounds + 3):
+        for _ in range(rounds + 3):
+            before = _objects(bucket)
             for body in bodies:
                 firehose.call("PutRecordBatch", body)
             full_s = time.monotonic()
-            while _objects(bucket) <= number:
+            while _objects(bucket) <= before:
                 assert time.monotonic() < full_s + WAIT_S, "no object"
                 time.sleep(0.005)
             ages_s.append(time.monotonic() - full_s)
             deadline_s = time.monotonic() + WAIT_S
-            while firehose.waiting(name):
+            while firehose.progress(name)["flushes"]:
                 assert time.monotonic() < deadline_s, "the buffer does not drain"
                 time.sleep(0.01)
     ages_s = sorted(ages_s[3:])  # the first few find everything cold

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import appends, bulk_read, exports, firehose_puts, idle, lake, opening
+from bench import appends, bulk_read, exports, firehose_delivery, firehose_puts, idle, lake, opening
 from bench.appends import AppendResult, Appends, Progress
 from bench.figures import Figure
 from bench.firehose_puts import Puts
@@ -22,6 +22,8 @@ class Effort(NamedTuple):
     drain_messages: int
     age_messages: int
     many_seconds: int
+    objects: int
+    many_puts: int
 
 
 FULL = Effort(
@@ -33,6 +35,8 @@ FULL = Effort(
     drain_messages=1_000_000,
     age_messages=100,
     many_seconds=20,
+    objects=30,
+    many_puts=3000,
 )
 QUICK = Effort(
     rounds=1,
@@ -43,6 +47,8 @@ QUICK = Effort(
     drain_messages=200_000,
     age_messages=30,
     many_seconds=6,
+    objects=10,
+    many_puts=500,
 )
 
 
@@ -109,6 +115,21 @@ def _exports_many(work_dir: Path, effort: Effort, progress: Progress) -> Section
     return Section("exports-many", "many exports at once", None, [], figures, limit)
 
 
+def _firehose_drain(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = firehose_delivery.drain(work_dir, effort.drain_messages, progress)
+    return Section("firehose-drain", "a backlog of a delivery stream, local[2]", None, [], figures, limit)
+
+
+def _firehose_visible(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = firehose_delivery.visible(work_dir, effort.objects, progress)
+    return Section("firehose-visible", "from a full buffer to its object", None, [], figures, limit)
+
+
+def _firehose_many(work_dir: Path, effort: Effort, progress: Progress) -> Section:
+    figures, limit = firehose_delivery.many(work_dir, effort.many_puts, progress)
+    return Section("firehose-many", "many delivery streams, most of them idle", None, [], figures, limit)
+
+
 SCENARIOS: dict[str, Scenario] = {
     **{scenario.name: partial(_appends, scenario) for scenario in appends.SCENARIOS},
     **{puts.scenario.name: partial(_puts, puts) for puts in firehose_puts.SCENARIOS},
@@ -119,4 +140,7 @@ SCENARIOS: dict[str, Scenario] = {
     "drain-gzip": _drain_gzip,
     "export-age": _export_age,
     "exports-many": _exports_many,
+    "firehose-drain": _firehose_drain,
+    "firehose-visible": _firehose_visible,
+    "firehose-many": _firehose_many,
 }

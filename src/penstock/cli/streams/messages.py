@@ -44,12 +44,15 @@ FORMAT_HELP = (
 )
 
 
+format_option = click.option("-F", "--format", "template", metavar="FORMAT", help=FORMAT_HELP)
+
+
 def printing_options(command: Command) -> Command:
     """Of all commands that print messages."""
     for option in (
         connection_options,
         json_option,
-        click.option("-F", "--format", "template", metavar="FORMAT", help=FORMAT_HELP),
+        format_option,
         click.option("-f", "--follow", is_flag=True, help="Go on with messages as they arrive."),
     ):
         command = option(command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,12 +23,10 @@ def describe(
     region: str | None,
     account: str | None,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """Show a delivery stream: its status, what waits in it, and its destination."""
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         described = client.delivery(find(client, name, region, account).arn)
     if as_json:
         output.write_json({**to_json(described.listing), "description": described.description})

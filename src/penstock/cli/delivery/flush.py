@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -38,13 +38,11 @@ def flush(
     region: str | None,
     account: str | None,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """Deliver what is buffered now, whatever its size or age."""
     deadline_s = time.monotonic() + wait_s
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         arn = find(client, name, region, account).arn
         while True:
             left_ms = round(max(0.0, deadline_s - time.monotonic()) * 1000)

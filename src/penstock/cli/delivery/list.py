@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,12 +21,10 @@ def list_deliveries(
     region: str | None,
     account: str | None,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """List the delivery streams: status, what waits in them, what was delivered."""
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         listings = select(client, region, account)
     if as_json:
         output.write_json({"deliveryStreams": [to_json(listing) for listing in listings]})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -29,9 +28,7 @@ def sql(
     region: str | None,
     account: str | None,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """Transform the records of a delivery stream with a query from now on; without one, show the present one.
 
@@ -41,7 +38,7 @@ def sql(
     if sum((query is not None, file is not None, remove)) > 1:
         raise click.UsageError("Give one of QUERY, --file and --remove")
     wanted = file.read() if file is not None else "" if remove else query
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         listing = find(client, name, region, account)
         if wanted is not None:
             listing = client.set_delivery_sql(listing.arn, wanted)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.connection import json_option
 from penstock.cli.delivery.selection import find, where_options
 from penstock.cli.exports.connection import connect_http, http_options
-from penstock.cli.streams.messages import BATCH_COUNT_MAX, format_option, renderer, write_messages
+from penstock.cli.streams.messages import BATCH_COUNT_MAX, FORMAT_HELP, renderer, write_messages
 
 if TYPE_CHECKING:
     from penstock.http_client import HttpClient
@@ -33,7 +32,7 @@ LONG_POLL_MS = 20_000
     help="How many records.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with records as they are put.")
-@format_option
+@click.option("-F", "--format", "template", metavar="FORMAT", help=FORMAT_HELP)
 @where_options
 @json_option
 @http_options
@@ -45,13 +44,11 @@ def tail(
     region: str | None,
     account: str | None,
     as_json: bool,
-    http: str | None,
-    token_file: Path | None,
-    data_dir: Path | None,
+    **where: Any,
 ) -> None:
     """Print the last records as they were put, and with -f those that come. What is delivered may be gone."""
     render = renderer(name, template, as_json)
-    with connect_http(http, token_file, data_dir) as client:
+    with connect_http(**where) as client:
         arn = find(client, name, region, account).arn
         write_messages(_batches(client, arn, count, follow), render)
 

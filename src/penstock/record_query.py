@@ -7,6 +7,7 @@ brings several together (aggregates, joins, windows, orders) is refused.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
@@ -72,6 +73,8 @@ def parse_query(sql: str) -> RecordQuery:
     alias, behind = _view(tokens, source + 1)
     if behind == len(tokens):
         return RecordQuery(items, alias, None)
+    if tokens[behind].text == ",":
+        raise BadQuery(f"the query must read FROM {VIEW}, and from nothing else: {_TOGETHER}")
     if tokens[behind].word != "WHERE" or behind + 1 == len(tokens):
         raise BadQuery(
             f"{tokens[behind].text!r} cannot stand behind FROM {VIEW}; only WHERE and a condition can"
@@ -102,14 +105,16 @@ def _tokens(sql: str) -> list[_Token]:
 
 
 def _refuse_clauses(tokens: list[_Token]) -> None:
-    for token in tokens[1:]:
+    for before, token in pairwise(tokens):
         if token.text in (";", "|>"):
             raise BadQuery(f"{token.text!r} cannot be used: the transform must be one SELECT")
         reason = _REFUSED.get(token.word)
         if reason is None or (token.depth > 0 and token.word in _OUTSIDE_ONLY):
             continue
-        if token.word == "DISTINCT" and token is not tokens[1]:
+        if token.word == "DISTINCT" and before is not tokens[0]:
             continue  # IS DISTINCT FROM
+        if token.word == "EXCEPT" and before.text == "*":
+            raise BadQuery("EXCEPT cannot be used; name the columns instead")
         raise BadQuery(f"{token.word} cannot be used: {reason}")
 
 
@@ -147,8 +152,6 @@ def _view(tokens: list[_Token], position: int) -> tuple[str, int]:
         position += 1
         if position == len(tokens):
             raise BadQuery("a name must follow AS")
-    if position < len(tokens) and tokens[position].text == ",":
-        raise BadQuery(f"the query must read FROM {VIEW}, and from nothing else: {_TOGETHER}")
     if (
         position < len(tokens)
         and tokens[position].kind in ("word", "quoted")

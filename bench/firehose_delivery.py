@@ -61,11 +61,9 @@ class Firehose:
         answer = self.call("DescribeDeliveryStream", json.dumps({"DeliveryStreamName": name}).encode())
         return str(answer["DeliveryStreamDescription"]["DeliveryStreamStatus"])
 
-    def waiting(self, name: str) -> int:
+    def progress(self, name: str) -> dict[str, Any]:
         streams = self._send("GET", "/v1/delivery", None, {"Authorization": f"Bearer {self._token}"})
-        return next(
-            int(stream["progress"]["waiting_records"]) for stream in streams if stream["name"] == name
-        )
+        return next(dict(stream["progress"]) for stream in streams if stream["name"] == name)
 
     def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Any:
         self._connection.request(method, path, body, headers)

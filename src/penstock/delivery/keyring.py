@@ -11,12 +11,8 @@ import hashlib
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
-import boto3
 import msgspec
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -34,18 +30,6 @@ MASTER_KEY_FILE_NAME = "master.key"
 _BY_MASTER_KEY = b"\x01"
 _BY_KMS = b"\x02"
 _FINGERPRINT_BYTES = 8
-
-_KMS_CONFIG = Config(
-    connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3}
-)
-_KMS_FAILURES = {
-    "NotFoundException": "KMS_KEY_NOT_FOUND",
-    "AccessDeniedException": "KMS_ACCESS_DENIED",
-    "DisabledException": "DISABLED_KMS_KEY",
-    "KMSInvalidStateException": "DISABLED_KMS_KEY",
-    "InvalidKeyUsageException": "INVALID_KMS_KEY",
-    "OptInRequired": "KMS_OPT_IN_REQUIRED",
-}
 
 
 class KeyUnavailable(PenstockError):
@@ -151,31 +135,24 @@ class KeyRing:
     # -- KMS ----------------------------------------------------------------------------------------
 
     def _generate_with_kms(self, key_arn: str) -> bytes:
+        from penstock.delivery import kms
+
         try:
-            answer = _kms_client(key_arn).generate_data_key_without_plaintext(
-                KeyId=key_arn, KeySpec="AES_256"
-            )
-        except ClientError as error:
-            details = error.response.get("Error", {})
-            code = _KMS_FAILURES.get(details.get("Code", ""), "UNKNOWN_ERROR")
-            raise _invalid_key(f"KMS refused {key_arn}: {details.get('Message', error)}", code) from error
-        except BotoCoreError as error:
-            raise _invalid_key(f"KMS could not be asked for {key_arn}: {error}", "UNKNOWN_ERROR") from error
-        blob: bytes = answer["CiphertextBlob"]
-        return blob
+            return kms.generate_data_key(key_arn)
+        except kms.KmsFailed as error:
+            raise _invalid_key(str(error), error.code) from error
 
     def _decrypt_with_kms(self, wrapped: WrappedKey, blob: bytes) -> bytes:
         if not self._kms:
             raise KeyUnavailable(
                 f"a data key is wrapped by {wrapped.key_arn} in KMS; set PENSTOCK_KMS=on and restart the server"
             )
-        arn = str(wrapped.key_arn)
+        from penstock.delivery import kms
+
         try:
-            answer = _kms_client(arn).decrypt(CiphertextBlob=blob, KeyId=arn)
-        except (ClientError, BotoCoreError) as error:
-            raise KeyUnavailable(f"KMS did not unwrap a data key of {arn}: {error}") from error
-        key: bytes = answer["Plaintext"]
-        return key
+            return kms.decrypt(str(wrapped.key_arn), blob)
+        except kms.KmsFailed as error:
+            raise KeyUnavailable(str(error)) from error
 
 
 def load_master_keys(path: Path) -> dict[str, _MasterKey]:
@@ -226,8 +203,3 @@ def _context(key_type: str, key_arn: str | None) -> bytes:
 
 def _invalid_key(message: str, code: str) -> ApiError:
     return ApiError("InvalidKMSResourceException", message, code=code)
-
-
-def _kms_client(key_arn: str) -> Any:
-    # A session of its own: the default one is not made for threads. AWS_ENDPOINT_URL_KMS says where KMS is.
-    return boto3.session.Session().client("kms", region_name=key_arn.split(":")[3], config=_KMS_CONFIG)

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import regex
-
 _DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(\.)", re.DOTALL)
 _NOT_END_OF_LINE = r"[^\n\r\u0085\u2028\u2029]"
 _ADDRESS = re.compile(r"arn:|https:|jdbc:|s3:|.*snowflakecomputing")
@@ -40,6 +38,8 @@ def pattern_for(shape: Any, *, lenient: bool, relaxed_urls: bool) -> JavaPattern
 
 def _compile(pattern: str) -> Callable[[str], Any]:
     if r"\p{" in pattern:
+        import regex  # large, and needed by tags alone
+
         in_unicode: Callable[[str], Any] = regex.compile(pattern).fullmatch
         return in_unicode
     # Java's dot stops at every end of line, not only at \n; its \w, \d and \s are ASCII.

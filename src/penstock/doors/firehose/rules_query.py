@@ -6,8 +6,6 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 
-import jq
-
 from penstock.doors.firehose.jq_tokens import Token, tokens_of
 from penstock.doors.firehose.refusal import refuse
 
@@ -108,6 +106,8 @@ def _is_key(before: Token | None, token: Token) -> bool:
 
 @lru_cache(maxsize=64)
 def _compile_problem(query: str) -> str:
+    import jq
+
     try:
         jq.compile(query)
     except ValueError as error:

@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NoReturn
 
-import botocore.loaders
-import botocore.model
-
 from penstock.delivery.errors import ApiError
 from penstock.doors.firehose.java_pattern import JavaPattern, pattern_for
 
@@ -338,5 +335,8 @@ class Validator:
 
 @lru_cache(maxsize=1)
 def service_model() -> Any:
+    import botocore.loaders  # when the first request comes: a server without delivery streams needs none of it
+    import botocore.model
+
     description = botocore.loaders.Loader().load_service_model("firehose", "service-2")
     return botocore.model.ServiceModel(description, "firehose")

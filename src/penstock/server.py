@@ -111,6 +111,7 @@ class Server:
             streams,
             slots=settings.exporter_thread_pool_size,
             bandwidth_kbps=settings.exporter_max_bandwidth_kbps,
+            retention_s=settings.firehose_retention_hours * 3600,
         )
         kbps = settings.exporter_max_bandwidth_kbps
         bandwidth = Bandwidth(kbps) if kbps is not None else None

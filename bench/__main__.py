@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Penstock beside NATS JetStream, Valkey, moto and ministack"
     )
-    parser.add_argument("--quick", action="store_true", help="one short round each, about a minute")
+    parser.add_argument("--quick", action="store_true", help="one short round each, a smaller store")
     parser.add_argument(
         "--only",
         type=_names,

@@ -156,7 +156,12 @@ def delivering(
         folder / "data", env={"STREAM_MANAGER_READ_ONLY_DIRS": str(folder / "files")}
     ).start()
     flags = ("--object-store", "s3", "--kinesis-inter-call-delay-ms", "0")
-    pipeline = PipelineProcess(server, folder / "pipeline.log", flags=flags, env=aws.env).start()
+    env = {
+        **aws.env,
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PENSTOCK_LAMBDAS": '{"shout": "python:pipeline.functions:shout"}',
+    }
+    pipeline = PipelineProcess(server, folder / "pipeline.log", flags=flags, env=env).start()
     yield server, pipeline
     try:
         pipeline.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -72,6 +73,20 @@ def test_first_stream_with_the_sdk(fresh: CommandLine, tmp_path: Path) -> None:
 def test_first_export(fresh: CommandLine, tmp_path: Path) -> None:
     [script] = blocks("README.md", "sh", "exports list")
     assert "\noutgoing\tto-web\thttp\tidle\t" in shell(fresh, script, tmp_path)
+
+
+def test_first_delivery_stream(fresh: CommandLine, server: ServerProcess, tmp_path: Path) -> None:
+    """Up to the flush, for which there is no pipeline here."""
+    (tmp_path / "aws").symlink_to(ROOT / ".venvs/awscli/bin/aws")
+    [script] = blocks("README.md", "sh", "firehose put-record")
+    [program] = blocks("README.md", "python", "put_record_batch")
+    script = re.sub("penstock delivery flush.*", f"'{sys.executable}' program.py", script)
+    (tmp_path / "program.py").write_text(program)
+    said = shell(fresh, script.replace(":8080", f":{server.http_port}"), tmp_path)
+    assert re.search(r"^clicks\t.*ACTIVE", said, re.MULTILINE)
+    assert said.endswith("\n0\n")
+    [stream] = json.loads(fresh.ok("delivery", "list", "--json").stdout)["deliveryStreams"]
+    assert stream["progress"]["waitingRecords"] == 3
 
 
 def test_exports(fresh: CommandLine, tmp_path: Path) -> None:

@@ -156,12 +156,13 @@ class FlushObjects:
         self._put(target, self.backup_key(target), chunks, target.compression)
 
     def put_errors(self, failures: Iterable[Failed]) -> set[str]:
-        """An object for each type of failure. Returns the types that there were."""
+        """An object for each type of failure, a line for each record as it was put. Returns the types."""
         types = set()
         ordered = sorted(failures, key=lambda failed: failed.output_type)  # keeps the order within each type
         for output_type, group in groupby(ordered, key=lambda failed: failed.output_type):
             key = self.error_key(output_type)
-            self._put(self.target, key, self._error_lines(group), compression_named(UNCOMPRESSED))
+            lines = self._error_lines(_once_each(group))
+            self._put(self.target, key, lines, compression_named(UNCOMPRESSED))
             types.add(output_type)
         return types
 
@@ -189,6 +190,15 @@ class FlushObjects:
             self._progress.stored()  # who knows
             raise _delivery_failed(error) from error
         self._progress.stored()
+
+
+def _once_each(failures: Iterable[Failed]) -> Iterator[Failed]:
+    """A record that was many may fail many times, and each line holds all of it: the first line tells enough."""
+    seen: set[int] = set()
+    for failed in failures:
+        if failed.record.sequence not in seen:
+            seen.add(failed.record.sequence)
+            yield failed
 
 
 def _role(*parts: str) -> str:

@@ -15,9 +15,9 @@ from harness import ServerProcess
 from penstock.client import StreamManagerClient
 from penstock.flush import Flush, LeaseRequest, Outcome
 from penstock.model import ExportKind
-from penstock.pipeline.delivery import Task, deliver_flush, deliver_partition
+from penstock.pipeline.delivery import Reporter, Task, deliver_flush, deliver_partition, frame_parts
 from penstock.pipeline.destinations import http as http_destination
-from penstock.pipeline.destinations.base import PipelineSettings
+from penstock.pipeline.destinations.base import Cancelled, PipelineSettings
 from penstock.pipeline.driver import GROUP_MESSAGES_MIN, pack
 from penstock.pipeline.server_client import ServerClient
 from pipeline.sink import Sink
@@ -193,6 +193,21 @@ def test_damaged_messages_are_left_out(by_hand: ByHand) -> None:
     assert by_hand.deliver(by_hand.lease(probing=True)) is None
     assert by_hand.arrived == [payload for payload in payloads if payload != b"message 4"]
     assert by_hand.status["lastExportedSequenceNumber"] == 9
+
+
+def test_an_attempt_that_comes_too_late_does_not_take_what_is_left_for_the_whole(by_hand: ByHand) -> None:
+    """Another attempt has delivered the flush, and the log has let go of its messages: to store what is still
+    there, under the same name, would replace an object that has them all."""
+    by_hand.create(maxSize=8192, streamSegmentSize=1024, strategyOnFull=1)
+    by_hand.append(20)
+    flush = by_hand.lease()
+    late = Reporter(flush, by_hand.client, PIPELINE)
+    first = late.begin()
+    assert by_hand.deliver(flush) is None
+    for _ in range(30):
+        by_hand.streams.append("s", bytes(1000))
+    with pytest.raises(Cancelled):
+        list(frame_parts(by_hand.client, flush, first, late.begin))
 
 
 def flip(path: Path, text: bytes) -> None:

@@ -123,7 +123,7 @@ def deliver_flush(flush: Flush, task: Task, server: ServerClient) -> Outcome | N
     with failure_noted(flush, outcome):
         first = reporter.begin()
         destination = destination_for(flush, task.settings, server)
-        destination.deliver_frames(frame_parts(server, flush, first), reporter)
+        destination.deliver_frames(frame_parts(server, flush, first, reporter.begin), reporter)
         # Numbers behind the last message that could be read hold nothing: they are done too.
         outcome.next = flush.next
     try:
@@ -161,12 +161,21 @@ def failure_noted(flush: Flush, failure: Failure) -> Iterator[None]:
         failure.error = f"{type(error).__name__}: {error}"
 
 
-def frame_parts(server: ServerClient, flush: Flush, first: int) -> Iterator[FramePart]:
+def frame_parts(
+    server: ServerClient, flush: Flush, first: int, still_wanted: Callable[[], object]
+) -> Iterator[FramePart]:
+    """The messages of a flush. Raises Cancelled where some are missing because others had them all before us."""
+    following = first
     for frame in server.frames(flush.stream, first, flush.next):
         start = max(first - frame.first_sequence, 0)
         stop = min(flush.next - frame.first_sequence, frame.count)
         if start < stop:
+            if frame.first_sequence + start > following:
+                still_wanted()
+            following = frame.first_sequence + stop
             yield FramePart(frame, start, stop)
+    if following < flush.next:
+        still_wanted()
 
 
 def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -306,7 +306,7 @@ def test_messages_of_a_real_server(shared_server: ServerProcess, sink: Sink) -> 
     flush = flush_of(ExportKind.HTTP, 600, first=50, uri=sink.url, exportFormat=JSON_BATCHED)
     progress = Recording(60)
     destination_for(flush, PipelineSettings(), server).deliver_frames(
-        delivery.frame_parts(server, flush, 60), progress
+        delivery.frame_parts(server, flush, 60, lambda: None), progress
     )
     server.close()
     assert (progress.next, progress.messages) == (650, 590)

@@ -85,9 +85,10 @@ class FlushSource:
         yield self._notes([ended])
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        first = Reporter(self._flush, self._server, self._task.pipeline).begin()
+        reporter = Reporter(self._flush, self._server, self._task.pipeline)
+        first = reporter.begin()
         delivery = msgspec.convert(self._flush.settings, DeliverySettings)
-        parts = frame_parts(self._server, self._flush, first)
+        parts = frame_parts(self._server, self._flush, first, reporter.begin)
         objects = FlushObjects(self._flush, delivery, store_for(self._task.settings), _Stored(self._ended))
         processors = processors_for(without_delimiter(delivery.config), delivery, self._task.settings)
         opener = Opener(delivery.data_keys, delivery.arn)

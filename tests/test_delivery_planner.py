@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.catalog import FlushRow
 from penstock.delivery.settings import DataKey, DeliverySettings
 from penstock.errors import StorageFailed
-from penstock.flush import Flush, Outcome
+from penstock.flush import Flush, LeaseRequest, Outcome
 from penstock.model import Export, ExportKind
 from penstock.planner import LEASE_S, RETENTION_S
 from penstock.runs import DELIVERY_FLUSHES_MAX, DeliveryRun
@@ -266,8 +270,6 @@ def test_flush_now_returns_when_all_is_delivered(rig: DeliveryRig) -> None:
     rig.put(5)
 
     async def flush_and_deliver() -> int:
-        import asyncio
-
         flushing = asyncio.ensure_future(rig.planner.flush_now(ARN, 30))
         await asyncio.sleep(0)
         leases = await rig.planner.lease(request())
@@ -280,9 +282,7 @@ def test_flush_now_returns_when_all_is_delivered(rig: DeliveryRig) -> None:
     assert rig.run(flush_and_deliver()) == 5
 
 
-def request() -> Any:
-    from penstock.flush import LeaseRequest
-
+def request() -> LeaseRequest:
     return LeaseRequest("p", wait_ms=0)
 
 
@@ -332,6 +332,75 @@ def test_segments_of_delivered_records_go_and_nothing_counts_as_lost(rig: Delive
     assert len(rig.delivery.stream.segments) < before
     assert rig.status(ARN, "delivery").lost_messages == 0
     assert rig.delivery.waiting_messages < 4
+
+
+def test_a_pipeline_that_hangs_up_while_flushes_are_planned_leaves_nothing_that_is_planned_twice(
+    rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(3)
+
+    async def lease_and_hang_up() -> None:
+        catalog = rig.store.catalog
+        writing, add_flushes = threading.Event(), catalog.add_flushes
+
+        def add_slowly(rows: Iterable[FlushRow]) -> None:
+            writing.set()
+            add_flushes(rows)
+
+        monkeypatch.setattr(catalog, "add_flushes", add_slowly)
+        leasing = asyncio.ensure_future(rig.planner.lease(request()))
+        await asyncio.to_thread(writing.wait, 10)
+        leasing.cancel()
+        await asyncio.wait({leasing})
+        monkeypatch.undo()
+
+    rig.run(lease_and_hang_up())
+    rig.drain()
+    flush = rig.lease_one()
+    assert (flush.first, flush.next) == (0, 3)
+    assert [row.id for row in rig.store.catalog.flushes()] == [flush.id]
+    rig.deliver(flush)
+    rig.restart()
+    assert rig.lease() == []
+
+
+def test_no_segment_goes_before_the_catalog_knows_that_its_records_are_delivered(
+    rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create_delivery(buffer_bytes=MIB)
+    for _ in range(20):
+        rig.put(2, bytes(900_000))
+    flushes = rig.lease()
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(rig.store.catalog, "note_progress", fail)
+    with pytest.raises(sqlite3.OperationalError):
+        rig.run(rig.planner.report("p", [delivered(flush, done=True) for flush in flushes]))
+    rig.trim()
+    assert rig.delivery.stream.oldest_sequence == 0, (
+        "a restart would deliver the flushes again, without these"
+    )
+    monkeypatch.undo()
+    rig.put(1)
+    rig.run(rig.planner.flush_now(ARN, 0))
+    for flush in rig.lease():
+        rig.deliver(flush)
+    rig.trim()
+    assert rig.delivery.stream.oldest_sequence > 0
+
+
+def test_segments_that_were_delivered_before_a_restart_go_after_it(rig: DeliveryRig) -> None:
+    rig.create_delivery(buffer_bytes=MIB)
+    for _ in range(20):
+        rig.put(2, bytes(900_000))
+    for flush in rig.lease():
+        rig.deliver(flush)
+    rig.restart()
+    rig.trim()
+    assert rig.delivery.stream.oldest_sequence > 0
 
 
 def test_deleting_the_stream_cancels_its_flushes(rig: DeliveryRig) -> None:

@@ -67,6 +67,7 @@ class Planner:
         self._sleepers: set[asyncio.Event] = set()  # leases that wait for something to become due
         self._closing = False
         self._planning = asyncio.Lock()
+        self._plannings: set[asyncio.Task[list[Flush]]] = set()  # a task that nobody holds may vanish
         self._statuses = TaskStatuses(streams)
         self._notes = ProgressNotes(self._store.catalog, self._is_present, self._wake)
         # How records of a delivery stream can be opened, by its name: asked whenever a flush is handed out.
@@ -77,6 +78,9 @@ class Planner:
         self.definitions_changed()
         for row in rows:
             self._adopt(row)
+        for run in self._runs.values():
+            if isinstance(run, DeliveryRun):
+                run.noted_from = run.undelivered_from
         streams.watch(self._messages_visible, self.definitions_changed)
         streams.trims = self.trims
 
@@ -204,14 +208,32 @@ class Planner:
             self._take_back_expired()
             if request.pipeline not in self._pipelines:
                 return Leases([], self._slots, LEASE_RENEWAL_MS)
-            async with self._planning:
-                flushes = await self._plan(request)
+            flushes = await self._plan_to_the_end(request)
             now_s = self.monotonic_s()
             if flushes:
                 self.renew(request.pipeline)
             if flushes or now_s >= deadline_s or self._closing:
                 return Leases(flushes, self._slots, LEASE_RENEWAL_MS)
             await self._sleep(min(deadline_s, self._next_due_s(now_s, request.probing)) - now_s)
+
+    async def _plan_to_the_end(self, request: LeaseRequest) -> list[Flush]:
+        """Also if the pipeline hangs up: what is in the catalog and nowhere else would be planned once more."""
+        planning = asyncio.ensure_future(self._plan_alone(request))
+        self._plannings.add(planning)
+        planning.add_done_callback(self._plannings.discard)
+        try:
+            return await asyncio.shield(planning)
+        except asyncio.CancelledError:
+            planning.add_done_callback(self._give_back_planned)
+            raise
+
+    async def _plan_alone(self, request: LeaseRequest) -> list[Flush]:
+        async with self._planning:
+            return await self._plan(request)
+
+    def _give_back_planned(self, planning: asyncio.Task[list[Flush]]) -> None:
+        if not planning.cancelled() and planning.exception() is None:
+            self.give_back(planning.result())
 
     async def _sleep(self, wait_s: float) -> None:
         woken = asyncio.Event()
@@ -234,7 +256,7 @@ class Planner:
 
     async def settled(self) -> None:
         """Return when nothing is left to be written of what has happened."""
-        while tasks := self._notes.tasks | self._statuses.tasks:
+        while tasks := {*self._plannings, *self._notes.tasks, *self._statuses.tasks}:
             await asyncio.wait(tasks)
 
     def renew(self, pipeline: str, flushes: Iterable[int] | None = None) -> None:
@@ -253,9 +275,9 @@ class Planner:
                 run.touched = True
                 self._wake()
 
-    def give_back(self, leases: Leases) -> None:
+    def give_back(self, flushes: Iterable[Flush]) -> None:
         """Nobody is there to take them."""
-        for flush in leases.flushes:
+        for flush in flushes:
             run = self._by_flush.get(flush.id)
             if run is not None:
                 run.give_back()
@@ -563,9 +585,12 @@ class Planner:
         return run
 
     def trims(self) -> list[tuple[Stream, int]]:
-        """Delivery streams whose oldest segments hold nothing but delivered records, and how far."""
+        """Delivery streams whose oldest segments hold nothing but delivered records, and how far.
+
+        Not before the catalog knows it: what a restart finds undelivered must be there to be delivered again.
+        """
         return [
-            (run.stream, run.undelivered_from)
+            (run.stream, run.noted_from)
             for run in self._runs.values()
             if isinstance(run, DeliveryRun) and run.has_delivered_segments
         ]

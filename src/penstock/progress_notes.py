@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from penstock.catalog import Catalog
-from penstock.runs import ExportRun
+from penstock.runs import DeliveryRun, ExportRun
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +59,15 @@ class ProgressNotes:
                 for run in present
                 for number, flush_run in run.flushes.items()
             ]
+            marks = [(run, run.undelivered_from) for run in present if isinstance(run, DeliveryRun)]
             try:
                 await asyncio.to_thread(self._catalog.note_progress, statuses, moved, finished)
             except sqlite3.Error:
                 self._unnoted = {**runs, **self._unnoted}
                 self._finished = finished + self._finished
                 raise
+            for run, undelivered_from in marks:
+                run.noted_from = undelivered_from
         self._noted()
 
     def write_soon(self) -> None:

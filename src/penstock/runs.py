@@ -260,6 +260,7 @@ class DeliveryRun(ExportRun):
         super().__init__(stream, export, status)
         self._unplanned_from_bytes = stream.visible_bytes - self._stored_bytes()
         self._flush_upto = 0  # somebody will not wait for records before this
+        self.noted_from = 0  # all records before are delivered, or lost, and the catalog knows it
 
     @property
     def delivery(self) -> DeliverySettings:
@@ -278,7 +279,7 @@ class DeliveryRun(ExportRun):
     @property
     def has_delivered_segments(self) -> bool:
         segments = self.stream.segments
-        return len(segments) > 1 and segments[1].base <= self.undelivered_from
+        return len(segments) > 1 and segments[1].base <= self.noted_from
 
     @property
     def unplanned_messages(self) -> int:

@@ -113,6 +113,7 @@ class Server:
             bandwidth_kbps=settings.exporter_max_bandwidth_kbps,
             retention_s=settings.firehose_retention_hours * 3600,
         )
+        stack.push_async_callback(planner.settled)
         kbps = settings.exporter_max_bandwidth_kbps
         bandwidth = Bandwidth(kbps) if kbps is not None else None
         file_threads = ThreadPoolExecutor(FILE_THREADS, "penstock-files")

@@ -54,7 +54,7 @@ class PipelineRoutes:
         leasing.cancel()
         await asyncio.wait({leasing})
         if not leasing.cancelled():
-            self._planner.give_back(leasing.result())
+            self._planner.give_back(leasing.result().flushes)
         return Response(status_code=HUNG_UP)
 
     async def _renew(self, request: Request) -> Response:

@@ -211,4 +211,25 @@ def timing_out(event: Event, context: object) -> None:
     raise TimeoutError("the database")
 
 
+def raising_what_is_no_text(event: Event, context: object) -> None:
+    raise ValueError("\ud800" + "x" * 1_000_000)
+
+
+def answering_bytes(event: Event, context: object) -> dict[str, Any]:
+    return {
+        "records": [
+            {"recordId": record["recordId"], "result": "Ok", "data": b""} for record in event["records"]
+        ]
+    }
+
+
+def answering_what_is_no_text(event: Event, context: object) -> dict[str, Any]:
+    keys = {"partitionKeys": {"\ud800": "x"}}
+    return {"records": [answered(record, data=b"", metadata=keys) for record in event["records"]]}
+
+
+def answering_too_much(event: Event, context: object) -> dict[str, Any]:
+    return {"records": [answered(record, data=bytes(5 * 1024 * 1024)) for record in event["records"]]}
+
+
 not_a_function = "text"

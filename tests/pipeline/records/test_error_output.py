@@ -40,6 +40,15 @@ def test_a_function_that_failed() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "output_type", ["processing-failed", "format-conversion-failed", "http-endpoint-failed"]
+)
+def test_a_message_that_is_no_text_is_told_all_the_same(output_type: str) -> None:
+    """JSON may quote half a character. An error that cannot be written down would hold up its flush for ever."""
+    members = told(Failed(RECORD, output_type, "Code", 'For input string: "\ud800"'))
+    assert 'For input string: "?"' in members.values()
+
+
 @pytest.mark.parametrize("output_type", ["decompression-failed", "activePartitionExceeded"])
 def test_without_a_function_none_is_named(output_type: str) -> None:
     line = told(Failed(RECORD, output_type, "Some.Code", "why"))

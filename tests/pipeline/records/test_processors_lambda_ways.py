@@ -240,6 +240,27 @@ def test_whatever_a_python_function_raises_is_its_failure(name: str, problem: st
     assert problem in problem_of(f"{MODULE}:{name}")
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("answering_bytes", "Object of type bytes is not JSON serializable"),
+        ("answering_what_is_no_text", "surrogates not allowed"),
+        ("answering_too_much", "is larger than 6291456 bytes"),
+    ],
+)
+def test_a_python_function_answers_with_json_or_fails(name: str, problem: str) -> None:
+    """As it would on AWS, and not later, where its records are named or written down."""
+    assert problem in problem_of(f"{MODULE}:{name}")
+
+
+def test_what_a_python_function_says_can_be_told_for_each_record() -> None:
+    settings = PipelineSettings(lambdas={ARN: f"{MODULE}:raising_what_is_no_text"})
+    parameters = {"LambdaArn": ARN, "NumberOfRetries": "0"}
+    _, failed = LambdaFunction(parameters, delivery_settings(), settings).process(records_of(b"a", b"b"))
+    assert [failure.message.encode().count(b"?xxx") for failure in failed] == [1, 1]
+    assert max(len(failure.message) for failure in failed) < 500
+
+
 def test_a_python_function_that_takes_too_long_is_left_behind() -> None:
     assert problem_of(f"{MODULE}:sleeping", timeout_s=0.1) == f"{MODULE}:sleeping took longer than 0.1 s"
 

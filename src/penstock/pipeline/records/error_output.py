@@ -43,7 +43,7 @@ def _processing(failed: Failed, ended_ms: int) -> dict[str, object]:
     members: dict[str, object] = {
         "rawData": _raw(failed),
         "errorCode": failed.code,
-        "errorMessage": failed.message,
+        "errorMessage": _message(failed),
         "attemptsMade": failed.attempts,
         "arrivalTimestamp": failed.record.arrival_ms,
         "attemptEndingTimestamp": ended_ms,
@@ -59,7 +59,7 @@ def _format_conversion(failed: Failed, ended_ms: int, delivery: DeliverySettings
         "attemptsMade": failed.attempts,
         "arrivalTimestamp": failed.record.arrival_ms,
         "lastErrorCode": failed.code,
-        "lastErrorMessage": failed.message,
+        "lastErrorMessage": _message(failed),
         "attemptEndingTimestamp": ended_ms,
         "rawData": _raw(failed),
         "sequenceNumber": str(failed.record.sequence),
@@ -86,10 +86,15 @@ def _delivery(failed: Failed, ended_ms: int) -> dict[str, object]:
         "attemptsMade": failed.attempts,
         "arrivalTimestamp": failed.record.arrival_ms,
         "errorCode": failed.code,
-        "errorMessage": failed.message,
+        "errorMessage": _message(failed),
         "attemptEndingTimestamp": ended_ms,
         "rawData": _raw(failed),
     }
+
+
+def _message(failed: Failed) -> str:
+    """JSON and functions may quote half a character, which no text can hold."""
+    return failed.message.encode(errors="replace").decode()
 
 
 def _raw(failed: Failed) -> str:

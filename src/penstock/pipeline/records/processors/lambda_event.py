@@ -59,4 +59,9 @@ def error_text(answer: object) -> str:
     if not isinstance(answer, dict):
         return ""
     parts = (answer.get("errorType"), answer.get("errorMessage"))
-    return ": ".join(part for part in parts if isinstance(part, str))[:_EXCERPT_CHARACTERS_MAX]
+    return excerpt(": ".join(part for part in parts if isinstance(part, str)))
+
+
+def excerpt(text: str) -> str:
+    """Short enough to be told for each record, and without what cannot be written down."""
+    return text[:_EXCERPT_CHARACTERS_MAX].encode(errors="replace").decode()

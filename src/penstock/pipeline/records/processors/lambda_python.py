@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,15 @@ from importlib import import_module
 import msgspec
 
 from penstock.pipeline.destinations.base import DeliveryFailed, PipelineSettings
-from penstock.pipeline.records.processors.lambda_event import Event, Function, InvocationFailed
+from penstock.pipeline.records.processors.lambda_event import (
+    PAYLOAD_BYTES_MAX,
+    AnswerTooLarge,
+    Event,
+    Function,
+    InvocationFailed,
+    decoded,
+    excerpt,
+)
 
 Handler = Callable[[object, object], object]
 
@@ -50,13 +59,24 @@ class PythonFunction(Function):
         # A thread of its own, which can be left behind when it hangs.
         threading.Thread(target=_call, args=arguments, name="penstock-python", daemon=True).start()
         try:
-            return answer.result(self._timeout_s)
+            given = answer.result(self._timeout_s)
         except futures.TimeoutError as error:
             if answer.done():  # the handler's own
-                raise InvocationFailed(f"{type(error).__name__}: {error}") from error
+                raise InvocationFailed(excerpt(f"{type(error).__name__}: {error}")) from error
             raise InvocationFailed(f"{self._target} took longer than {self._timeout_s:g} s") from error
         except Exception as error:
-            raise InvocationFailed(f"{type(error).__name__}: {error}") from error
+            raise InvocationFailed(excerpt(f"{type(error).__name__}: {error}")) from error
+        return self._through_json(given)
+
+    def _through_json(self, answer: object) -> object:
+        """As Lambda's runtime does it: an answer of other things than JSON has would fail later, and worse."""
+        try:
+            text = json.dumps(answer, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvocationFailed(excerpt(f"the answer of {self._target} is not JSON: {error}")) from error
+        if len(text) > PAYLOAD_BYTES_MAX:
+            raise AnswerTooLarge(f"the answer of {self._target} is larger than {PAYLOAD_BYTES_MAX} bytes")
+        return decoded(text)
 
 
 def _call(handler: Handler, event: object, context: Context, answer: futures.Future[object]) -> None:

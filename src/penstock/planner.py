@@ -356,19 +356,23 @@ class Planner:
 
     async def _with_settings(self, flush_runs: list[FlushRun]) -> list[FlushRun]:
         """Each with the settings of its next attempt; where names depend on them, they are written down before."""
-        changed = []
+        changed = {}
         for flush_run in flush_runs:
             settings = flush_run.run.settings_for(flush_run)
             if settings != flush_run.flush.settings:
-                flush_run.flush.settings = settings
                 if flush_run.flush.kind is ExportKind.DELIVERY:
-                    changed.append((flush_run.flush.id, msgspec.json.encode(settings)))
+                    changed[flush_run] = settings
+                else:
+                    flush_run.flush.settings = settings
         if changed:
+            rows = [(run.flush.id, msgspec.json.encode(settings)) for run, settings in changed.items()]
             try:
-                await asyncio.to_thread(self._store.catalog.change_flushes, changed)
+                await asyncio.to_thread(self._store.catalog.change_flushes, rows)
             except sqlite3.Error as error:
                 logger.error("the catalog failed (%s): nothing is handed out for now; check the disk", error)
                 return []
+            for flush_run, settings in changed.items():
+                flush_run.flush.settings = settings
         return [flush_run for flush_run in flush_runs if flush_run.flush.id in self._by_flush]
 
     async def _plan_flushes(self, runs: list[ExportRun]) -> None:

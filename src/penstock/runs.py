@@ -368,6 +368,8 @@ class DeliveryRun(ExportRun):
         if flush.next > self.status.planned_next:
             self.status.planned_next = flush.next
             self._unplanned_from_bytes = self.stream.visible_bytes - self._stored_bytes()
+        if not self.unplanned_messages:
+            self.pending_since_s = None
 
     def still_wants(self, first: int, behind: int) -> bool:
         return True

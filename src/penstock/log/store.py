@@ -86,11 +86,13 @@ class Store:
     def _open(self) -> None:
         previous = self.catalog.previous_run(self._boot_id)
         stored_streams = self.catalog.streams()
-        lost_next = self._replay_journal(stored_streams)
+        given_out_next = self._replay_journal(stored_streams)
+        for flush in self.catalog.flushes():
+            given_out_next[flush.stream_key] = max(given_out_next.get(flush.stream_key, 0), flush.next)
         lost_cache = not previous.clean and previous.boot_id != self._boot_id
         for stored in stored_streams:
             self._open_stream(
-                stored, lost_next.get(stored.key, 0), clean=previous.clean, lost_cache=lost_cache
+                stored, given_out_next.get(stored.key, 0), clean=previous.clean, lost_cache=lost_cache
             )
         self._remove_orphans({stream.directory.name for stream in self.streams.values()})
         self.check_free_space()
@@ -134,7 +136,9 @@ class Store:
         file.sync()
         file.close()
 
-    def _open_stream(self, stored: StoredStream, lost_next: int, *, clean: bool, lost_cache: bool) -> None:
+    def _open_stream(
+        self, stored: StoredStream, given_out_next: int, *, clean: bool, lost_cache: bool
+    ) -> None:
         stream = self._new_stream(stored.key, stored.definition)
         statuses = stored.statuses
         if stored.definition.persistence is Persistence.MEMORY:
@@ -150,10 +154,10 @@ class Store:
                 self.sync_segments(stream.segments)  # readers must not see what a power cut can take back
             else:
                 self._found_unsynced.update(stream.segments)
-            exported = max((s.last_exported_sequence_number for s in statuses.values()), default=-1)
             # A number that a client or a destination has seen must not come again for another message.
+            seen = [max(s.last_exported_sequence_number + 1, s.planned_next) for s in statuses.values()]
             reserved = stored.reserved_next if lost_cache or not stream.segments else 0
-            stream.skip_to(max(exported + 1, reserved, lost_next))
+            stream.skip_to(max([*seen, reserved, given_out_next]))
         stream.reserved_next = self._reserve_limit(stored.definition, stored.reserved_next)
         self.streams[stored.definition.name] = stream
         self.statuses[stored.definition.name] = statuses

@@ -306,6 +306,34 @@ def test_old_records_that_were_never_tried_are_not_given_up(rig: DeliveryRig) ->
     assert rig.status(ARN, "delivery").lost_messages == 0
 
 
+def test_a_lease_that_waits_is_not_woken_by_records_that_wait_longer(
+    rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create_delivery(interval_ms=60_000, buffer_bytes=MIB)
+    looks = 0
+    next_due_s = rig.planner._next_due_s
+
+    def count_looks(now_s: float, probing: bool) -> float:
+        nonlocal looks
+        looks += 1
+        return next_due_s(now_s, probing)
+
+    monkeypatch.setattr(rig.planner, "_next_due_s", count_looks)
+
+    async def wait_and_put() -> int:
+        leasing = asyncio.ensure_future(rig.planner.lease(LeaseRequest("p", wait_ms=10_000)))
+        for _ in range(3):
+            rig.submit(ARN, [b"x"])
+            await rig.streams.committer.drain()
+            await asyncio.sleep(0.01)  # nothing tells that a lease was not woken
+        looked = looks  # each look is at all streams there are
+        rig.submit(ARN, [bytes(MIB)])
+        await leasing
+        return looked
+
+    assert rig.run(wait_and_put()) == 1
+
+
 def test_flush_now_waits_for_neither_size_nor_age(rig: DeliveryRig) -> None:
     rig.create_delivery()
     rig.put(5)

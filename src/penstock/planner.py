@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,11 @@ NUMBER_BITS = 48
 DAMAGE_READ_BYTES = 1024 * 1024
 
 
+class _Sleep(NamedTuple):
+    until_s: float
+    probing: bool | None  # what the sleeper waits for; None: for something else than messages
+
+
 class Planner:
     def __init__(
         self,
@@ -64,7 +69,7 @@ class Planner:
         self._runs: dict[tuple[int, str], ExportRun] = {}
         self._by_flush: dict[int, FlushRun] = {}
         self._pipelines: dict[str, float] = {}  # when each was heard of last
-        self._sleepers: set[asyncio.Event] = set()  # leases that wait for something to become due
+        self._sleepers: dict[asyncio.Event, _Sleep] = {}  # leases that wait for something to become due
         self._closing = False
         self._planning = asyncio.Lock()
         self._plannings: set[asyncio.Task[list[Flush]]] = set()  # a task that nobody holds may vanish
@@ -174,21 +179,17 @@ class Planner:
         )
 
     def _messages_visible(self, stream: Stream) -> None:
-        """Called for every group of appends: leases are woken only if something becomes due by it."""
+        """Called for every group of appends: leases are woken only if something becomes due before they wake up."""
         now_s = self.monotonic_s()
-        news = False
         for export in stream.definition.exports:
             run = self._runs.get((stream.key, export.identifier))
             if run is None:
                 continue
             self._note_deleted(run)
-            if run.messages_visible(now_s):
-                news = True
-            if not news:
-                due_s = run.due_at_s(now_s, probing=False)
-                news = due_s is not None and due_s <= now_s
-        if news:
-            self._wake()
+            run.messages_visible(now_s)
+            self._wake_before(run.due_at_s(now_s, probing=False), probing=False)
+            if run.failures:
+                self._wake_before(run.due_at_s(now_s, probing=True), probing=True)
 
     def _note_deleted(self, run: ExportRun) -> None:
         if run.note_deleted():
@@ -214,7 +215,8 @@ class Planner:
                 self.renew(request.pipeline)
             if flushes or now_s >= deadline_s or self._closing:
                 return Leases(flushes, self._slots, LEASE_RENEWAL_MS)
-            await self._sleep(min(deadline_s, self._next_due_s(now_s, request.probing)) - now_s)
+            until_s = min(deadline_s, self._next_due_s(now_s, request.probing))
+            await self._sleep(until_s - now_s, request.probing)
 
     async def _plan_to_the_end(self, request: LeaseRequest) -> list[Flush]:
         """Also if the pipeline hangs up: what is in the catalog and nowhere else would be planned once more."""
@@ -235,19 +237,28 @@ class Planner:
         if not planning.cancelled() and planning.exception() is None:
             self.give_back(planning.result())
 
-    async def _sleep(self, wait_s: float) -> None:
+    async def _sleep(self, wait_s: float, probing: bool | None = None) -> None:
         woken = asyncio.Event()
-        self._sleepers.add(woken)
+        wait_s = max(0.005, wait_s)
+        self._sleepers[woken] = _Sleep(self.monotonic_s() + wait_s, probing)
         try:
-            await asyncio.wait_for(woken.wait(), max(0.005, wait_s))
+            await asyncio.wait_for(woken.wait(), wait_s)
         except asyncio.TimeoutError:
             pass
         finally:
-            self._sleepers.discard(woken)
+            del self._sleepers[woken]
 
     def _wake(self) -> None:
         for sleeper in self._sleepers:
             sleeper.set()
+
+    def _wake_before(self, due_s: float | None, *, probing: bool) -> None:
+        """Wake those who wait for what is due then, and would oversleep: looking at all exports is dear."""
+        if due_s is None:
+            return
+        for sleeper, sleep in self._sleepers.items():
+            if sleep.probing is probing and sleep.until_s > due_s:
+                sleeper.set()
 
     def close(self) -> None:
         """The server stops: answer every lease that waits."""

@@ -232,12 +232,9 @@ class ExportRun:
         in_memory = self.stream.definition.persistence is Persistence.MEMORY
         return not self.flushes and first <= self.position < behind and not in_memory
 
-    def messages_visible(self, now_s: float) -> bool:
-        """True if something began to wait."""
+    def messages_visible(self, now_s: float) -> None:
         if self.pending_since_s is None and self.waiting_messages:
             self.pending_since_s = now_s
-            return True
-        return False
 
     # -- outcomes -----------------------------------------------------------------------------------
 
@@ -318,8 +315,16 @@ class DeliveryRun(ExportRun):
         self.status.planned_next = oldest
         return True
 
+    def due_at_s(self, now_s: float, probing: bool) -> float | None:
+        if self.flushes:
+            return super().due_at_s(now_s, probing)
+        new_s = self.new_flush_at_s(now_s, probing)  # the usual case, of thousands of streams
+        return None if new_s is None else max(self.held_until_s, new_s)
+
     def new_flush_at_s(self, now_s: float, probing: bool) -> float | None:
-        if probing or len(self.flushes) >= DELIVERY_FLUSHES_MAX or self.unplanned_messages == 0:
+        if probing or self.status.planned_next >= self.stream.visible_next:
+            return None
+        if len(self.flushes) >= DELIVERY_FLUSHES_MAX or self.unplanned_messages == 0:
             return None
         if self.unplanned_bytes >= self.buffer_bytes or self.position < self._flush_upto:
             return now_s
@@ -374,11 +379,9 @@ class DeliveryRun(ExportRun):
     def still_wants(self, first: int, behind: int) -> bool:
         return True
 
-    def messages_visible(self, now_s: float) -> bool:
+    def messages_visible(self, now_s: float) -> None:
         if self.pending_since_s is None and self.unplanned_messages:
             self.pending_since_s = now_s
-            return True
-        return False
 
     def delivered_to(self, run: FlushRun, messages: int, skipped: int, position: int) -> None:
         run.flush.first = min(position, run.flush.next)

@@ -56,6 +56,14 @@ def test_each_sub_record_keeps_number_arrival_and_the_record_as_it_was_put() -> 
     assert not failed
 
 
+@given(st.lists(st.lists(st.sampled_from([r"\ud83d", r"\uDE00", r"\u00e9", "\\\\", "x", r"\n"])), max_size=4))
+def test_half_a_character_stays_what_it_is(texts: list[list[str]]) -> None:
+    """JavaScript writes one where a text was cut, and all but us can read it."""
+    parts = [b'{"a":"%s"}' % "".join(text).encode() for text in texts]
+    assert json_of(b"".join(parts)) == parts
+    assert json_of(b" \n".join(parts)) == parts
+
+
 @pytest.mark.parametrize("data", [b'[{"a":1},{"a":2}]', b'{"a":"}{"}', b'{"a":"\\"}{"}', b'{"a":\n[{}]}'])
 def test_what_stays_whole(data: bytes) -> None:
     assert json_of(data) == [data]

@@ -107,6 +107,14 @@ def test_only_the_messages_remain_a_line_each(messages: list[str]) -> None:
     assert not failed
 
 
+def test_a_message_that_was_cut_inside_a_character_is_a_message() -> None:
+    text = (
+        rb'{"messageType":"DATA_MESSAGE","logEvents":[{"message":"cut \ud83d"},{"message":"\ud83d\ude00"}]}'
+    )
+    [record], failed = CloudWatchLogs({}).process(records_of(text))
+    assert (record.data.decode(), failed) == ("cut ?\n😀\n", [])
+
+
 def test_control_messages_are_dropped() -> None:
     control = envelope("CWL CONTROL MESSAGE: Checking health of destination", kind="CONTROL_MESSAGE")
     done, failed = CloudWatchLogs({}).process(records_of(control, envelope("kept"), envelope()))

@@ -14,8 +14,10 @@ from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
+import msgspec
+
 from penstock.hive_types import Array, Column, HiveType, Map, Scalar, Struct
-from penstock.pipeline.records.json_text import MalformedData, objects_of
+from penstock.pipeline.records.json_text import MalformedData, ParseError, objects_of
 
 INTEGER_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 FLOATS = frozenset({"float", "double"})
@@ -64,7 +66,10 @@ class Deserializer(ABC):
 
     def rows(self, data: bytes) -> list[Row]:
         """The rows of a record, mostly one. Raises ConversionFailed."""
-        return [self._members(self._table, members) for members in objects_of(data)]
+        try:
+            return [self._members(self._table, members) for members in objects_of(data)]
+        except (msgspec.DecodeError, RecursionError) as error:  # as deep as nobody looks at first
+            raise ParseError(str(error)) from error
 
     def _members(self, struct: Struct, members: Mapping[str, bytes]) -> Row:
         by_key = {self.keys.canonical(key): token for key, token in members.items()}

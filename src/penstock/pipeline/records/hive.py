@@ -125,7 +125,10 @@ def _number(type_: Scalar, token: bytes, kind: str) -> int | float | Decimal:
     text = token.decode()
     if type_.kind not in INTEGER_BITS:
         return float_from_text(text)
-    value = Decimal(text)
+    try:
+        value = Decimal(text)
+    except InvalidOperation:  # its exponent alone is too large
+        raise not_a_value(text) from None
     if value.adjusted() > 30:
         raise not_a_value(text)
     return fitted_integer(type_.kind, int(value), text)  # as Jackson does: the fraction is cut off

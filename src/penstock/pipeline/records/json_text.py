@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import PenstockError
+from penstock.pipeline.records.half_characters import whole_characters
 
 OBJECT, ARRAY, STRING, NUMBER, TRUE, FALSE, NULL = (
     "object",
@@ -61,7 +62,8 @@ def objects_of(data: bytes) -> list[dict[str, bytes]]:
     try:
         return [members_of(text.encode())]
     except (msgspec.DecodeError, RecursionError):
-        pass  # perhaps there are several
+        pass  # perhaps there are several, or there is half a character
+    text = whole_characters(text.encode()).decode()
     objects: list[dict[str, bytes]] = []
     position = _skip_whitespace(text, 0)
     while position < len(text) or not objects:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from penstock.pipeline.records.half_characters import decoded_whole
 from penstock.pipeline.records.processors.base import DECOMPRESSION_FAILED, Processed, Processor, with_data
 from penstock.pipeline.records.processors.decompression import FAILURE_CODE
 from penstock.pipeline.records.record import Failed, Record
@@ -34,7 +35,7 @@ class CloudWatchLogs(Processor):
         failed: list[Failed] = []
         for record in records:
             try:
-                envelope = self._decoder.decode(record.data)
+                envelope = decoded_whole(self._decoder.decode, record.data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 # AWS has no output type of its own for this.
                 text = f"the record is not what CloudWatch Logs sends: {error}"

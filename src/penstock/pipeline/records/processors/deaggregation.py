@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from penstock.pipeline.destinations.base import DeliveryFailed
+from penstock.pipeline.records.half_characters import whole_characters
 from penstock.pipeline.records.processors.base import MIB, PROCESSING_FAILED, Processed, Processor, with_data
 from penstock.pipeline.records.record import Failed, Record
 
@@ -64,7 +65,19 @@ class DeAggregation(Processor):
 def split_json(data: bytes) -> list[bytes]:
     """The JSON texts that stand one after another, with or without white space between. Arrays stay whole."""
     # Despite its name it asks for no line breaks between the texts, and takes those inside of them.
-    return [bytes(value) for value in _values.decode_lines(data)]
+    try:
+        return [bytes(value) for value in _values.decode_lines(data)]
+    except msgspec.DecodeError:
+        whole = whole_characters(data)
+        if whole == data:
+            raise
+    parts = []
+    stop = 0
+    for value in _values.decode_lines(whole):
+        start = whole.index(bytes(value), stop)
+        stop = start + len(bytes(value))
+        parts.append(data[start:stop])
+    return parts
 
 
 def _delimiter(parameters: Mapping[str, str]) -> bytes:

@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -63,11 +63,16 @@ class Typed(NamedTuple):
     left: list[Column]  # conditions, each of which means: not for us
 
 
-def with_rows(frame: DataFrame, deserializer: Deserializer, spellings: Mapping[str, str]) -> DataFrame:
-    """Adds `row`, a struct of the table's columns, made of the JSON object in the text column `text`, and `left`.
+class RowColumns(NamedTuple):
+    """Expressions that can serve for many frames: making them takes longer than a small job."""
 
-    Where `left` is true there is no row: somebody must look at this record by itself.
-    """
+    parsed: Column  # of the text column `text`
+    row: Column  # of `parsed`: a struct of the table's columns
+    left: Column  # of `parsed`: there is no row, and somebody must look at this record by itself
+
+
+def row_columns(deserializer: Deserializer, spellings: Mapping[str, str]) -> RowColumns:
+    """For records that hold one JSON object, whose keys are spelt so."""
     conversion = _Conversion(deserializer, spellings)
     table = Struct(deserializer.columns)
     schema = T.StructType(
@@ -78,16 +83,15 @@ def with_rows(frame: DataFrame, deserializer: Deserializer, spellings: Mapping[s
     )
     # Inside an array nothing can stand behind the object without being noticed.
     wrapped = F.concat(F.lit(f'{{"{OBJECTS}":['), F.col("text"), F.lit("]}"))
-    kept = [F.col(name) for name in frame.columns]
-    frame = frame.select(*kept, F.from_json(wrapped, schema, OPTIONS).alias("parsed"))
-    frame = frame.select(
-        *kept,
-        F.get(F.col(f"parsed.{OBJECTS}"), F.lit(0)).alias("object"),
-        (F.col(f"parsed.{CORRUPT}").isNotNull() | (F.size(f"parsed.{OBJECTS}") != 1)).alias("unread"),
+    objects = F.col(f"parsed.{OBJECTS}")
+    single = F.get(objects, F.lit(0))
+    unread = F.col(f"parsed.{CORRUPT}").isNotNull() | (F.size(objects) != 1)
+    typed = conversion.typed(table, single)
+    return RowColumns(
+        F.from_json(wrapped, schema, OPTIONS).alias("parsed"),
+        typed.value.alias("row"),
+        _any([unread, single.isNull(), *typed.left]).alias("left"),
     )
-    typed = conversion.typed(table, F.col("object"))
-    left = _any([F.col("unread"), F.col("object").isNull(), *typed.left])
-    return frame.select(*kept, typed.value.alias("row"), left.alias("left"))
 
 
 def _any(conditions: list[Column]) -> Column:

@@ -53,6 +53,8 @@ class Contents(ABC):
     def _reject_nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows whose query gave nothing."""
         data = rows.column("data")
+        if self._task.columns and rows.column("row").null_count == 0:
+            return rows
         missing = pc.is_null(data)
         if self._task.columns:
             missing = pc.and_(missing, pc.is_null(rows.column("row")))
@@ -105,12 +107,12 @@ class ConvertedRows(Contents):
         rows = self._reject_nulls(rows)
         self._rows += rows.num_rows
         for place, group in _by_place(rows):
-            typed = pc.is_valid(group.column("row"))
-            if pc.any(typed).as_py():
-                structs = group.column("row").filter(typed)
+            structs = group.column("row")
+            if structs.null_count:
+                self._add_left(place, group.filter(pc.is_null(structs)))
+                structs = structs.drop_null()
+            if len(structs):
                 self._file(place).add(pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)]))
-            if not pc.all(typed).as_py():
-                self._add_left(place, group.filter(pc.invert(typed)))
 
     def _add_left(self, place: int, rows: pa.RecordBatch) -> None:
         converted: list[Row] = []
@@ -164,5 +166,9 @@ def _records(rows: pa.RecordBatch) -> Iterator[Record]:
 
 def _by_place(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     places = rows.column("place")
-    for place in pc.unique(places).to_pylist():
+    found = pc.unique(places).to_pylist()
+    if len(found) == 1:
+        yield found[0], rows
+        return
+    for place in found:
         yield place, rows.filter(pc.equal(places, place))

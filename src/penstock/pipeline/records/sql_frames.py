@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.hive_types import Column as TableColumn
-from penstock.pipeline.records.conversion import with_rows
+from penstock.pipeline.records.conversion import RowColumns
 from penstock.pipeline.records.key_spelling import nested_texts, other_spellings
 from penstock.pipeline.records.serde import deserializer_for
 
@@ -54,12 +54,12 @@ def as_they_are(frame: DataFrame) -> DataFrame:
     return frame.select(*KEPT, F.col("payload").alias("data"), raw.alias("raw"))
 
 
-def for_files(frame: DataFrame, conversion: Conversion, spellings: Mapping[str, str]) -> DataFrame:
+def for_files(frame: DataFrame, columns: RowColumns) -> DataFrame:
     """Rows for files of typed columns. What is left to the writing end comes with its bytes, the others without."""
-    deserializer = deserializer_for(conversion.deserializer, conversion.columns)
     text = F.when(~F.col("odd"), F.col("payload").cast("string"))
     frame = frame.select(*KEPT, "raw", "payload", text.alias("text"))
-    frame = with_rows(frame, deserializer, spellings)
+    frame = frame.select(*KEPT, "raw", "payload", columns.parsed)
+    frame = frame.select(*KEPT, "raw", "payload", columns.row, columns.left)
     left = F.col("left") & F.col("note").isNull()
     return frame.select(
         *KEPT,

@@ -8,7 +8,7 @@ Every flush stays in one task and in its order, so it gives one object for each 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -21,6 +21,7 @@ from penstock.flush import Flush, Outcome
 from penstock.hive_types import parse_columns
 from penstock.pipeline.delivery import Task
 from penstock.pipeline.destinations.base import DeliveryFailed
+from penstock.pipeline.records.conversion import RowColumns, row_columns
 from penstock.pipeline.records.joda import BadPattern
 from penstock.pipeline.records.serde import conversion_of, deserializer_for, deserializer_of, serializer_of
 from penstock.pipeline.records.sql_frames import (
@@ -60,6 +61,7 @@ class SqlJobs:
         self._spark = spark
         self._schemas = SchemaCache(schemas)
         self._transforms: dict[str, Transform] = {}  # by query
+        self._rows: dict[str, RowColumns] = {}  # by table, deserializer and spellings
         self._spellings: dict[str, dict[str, str]] = {}  # of keys, by delivery stream
         for name, value in SESSION.items():
             spark.conf.set(name, value)
@@ -119,6 +121,13 @@ class SqlJobs:
             raise DeliveryFailed(f"records cannot be converted: {error}") from error
         return Conversion(columns, deserializer_of(conversion), serializer_of(conversion))
 
+    def _row_columns(self, conversion: Conversion, spellings: Mapping[str, str]) -> RowColumns:
+        key = str((conversion.columns, conversion.deserializer, sorted(spellings.items())))
+        if key not in self._rows:
+            deserializer = deserializer_for(conversion.deserializer, conversion.columns)
+            self._rows[key] = row_columns(deserializer, spellings)
+        return self._rows[key]
+
     # -- Spark --------------------------------------------------------------------------------------
 
     def _collect(
@@ -145,7 +154,10 @@ class SqlJobs:
             frame = without_result(frame)
         elif transform is not None:
             frame = with_odd(transformed(frame, transform, newline=conversion is None), patterns)
-        frame = for_files(frame, conversion, spellings) if conversion is not None else as_they_are(frame)
+        if conversion is not None:
+            frame = for_files(frame, self._row_columns(conversion, spellings))
+        else:
+            frame = as_they_are(frame)
         rows = frame.mapInArrow(_step(write_flushes, sink), OUTCOME_DDL).collect()
         return self._heard(flushes, rows, arn, spellings)
 

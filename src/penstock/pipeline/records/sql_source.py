@@ -120,19 +120,13 @@ class FlushSource:
     # -- rows ---------------------------------------------------------------------------------------
 
     def _whole_frames(self, parts: Iterable[FramePart]) -> Iterator[pa.RecordBatch]:
-        """Frames are laid out as Arrow wants them: nothing is copied."""
-        for part in parts:
-            frame = part.frame
-            self._tally.messages += part.messages
-            self._tally.payload_bytes += len(part.data)
-            offsets, data = pa.py_buffer(frame.offsets), pa.py_buffer(frame.data)
-            payloads = pa.Array.from_buffers(pa.binary(), frame.count, [None, offsets, data])
-            arrivals = pa.Array.from_buffers(pa.int64(), frame.count, [None, pa.py_buffer(frame.arrivals)])
-            numbers = pa.array(np.arange(frame.count, dtype=np.int64) + frame.first_sequence)
-            rows = max(1, min(BATCH_ROWS, BATCH_BYTES * frame.count // max(1, frame.header.data_bytes)))
-            for start in range(part.start, part.stop, rows):
-                cut = slice(start, min(start + rows, part.stop))
-                yield self._batch(numbers[cut], arrivals[cut], payloads[cut])
+        """Frames are laid out as Arrow wants them."""
+        for group in _groups(parts):
+            columns = [_arrays(part) for part in group]
+            for part in group:
+                self._tally.messages += part.messages
+                self._tally.payload_bytes += len(part.data)
+            yield self._batch(*(pa.concat_arrays(arrays) for arrays in zip(*columns, strict=True)))
 
     def _records(self, records: list[Record], places: Places | None) -> Iterator[pa.RecordBatch]:
         numbers: pa.Array | None = None
@@ -204,6 +198,34 @@ class FlushSource:
             for field in SOURCE_SCHEMA
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+
+def _groups(parts: Iterable[FramePart]) -> Iterator[list[FramePart]]:
+    """Parts of frames that make a batch of a good size: a few rows at a time cost more than they weigh."""
+    group: list[FramePart] = []
+    rows = size_bytes = 0
+    for part in parts:
+        for start in range(part.start, part.stop, BATCH_ROWS):
+            piece = part._replace(start=start, stop=min(start + BATCH_ROWS, part.stop))
+            piece_bytes = len(piece.data)
+            if group and (rows + piece.messages > BATCH_ROWS or size_bytes + piece_bytes > BATCH_BYTES):
+                yield group
+                group, rows, size_bytes = [], 0, 0
+            group.append(piece)
+            rows += piece.messages
+            size_bytes += piece_bytes
+    if group:
+        yield group
+
+
+def _arrays(part: FramePart) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Numbers, arrivals and payloads; nothing is copied."""
+    frame, cut = part.frame, slice(part.start, part.stop)
+    offsets, data = pa.py_buffer(frame.offsets), pa.py_buffer(frame.data)
+    payloads = pa.Array.from_buffers(pa.binary(), frame.count, [None, offsets, data])
+    arrivals = pa.Array.from_buffers(pa.int64(), frame.count, [None, pa.py_buffer(frame.arrivals)])
+    numbers = np.arange(part.start, part.stop, dtype=np.int64) + frame.first_sequence
+    return pa.array(numbers), arrivals[cut], payloads[cut]
 
 
 class _Stored(Progress):

@@ -1,0 +1,45 @@
+"""Dynamic partitioning: what is held until all records of a flush are sorted."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+from penstock.pipeline.object_folder import FolderStore
+from penstock.pipeline.records.objects import FlushObjects
+from penstock.pipeline.records.partitions import Partitions
+from penstock.pipeline.records.record import Record
+from pipeline.destinations.recording import Recording
+from pipeline.records.deliveries import ARRIVAL_MS, delivery_settings, flush_of
+
+BATCHES, BATCH_RECORDS, RECORD_BYTES = 50, 1000, 40
+
+
+def batch(number: int) -> list[Record]:
+    first = number * BATCH_RECORDS
+    return [
+        Record(n, ARRIVAL_MS, b"%040d" % n, b"", {"device": f"d{n % 3}"})
+        for n in range(first, first + BATCH_RECORDS)
+    ]
+
+
+def test_records_take_no_more_room_than_their_bytes(tmp_path: Path) -> None:
+    delivery = delivery_settings(Prefix="device=!{partitionKeyFromQuery:device}/")
+    flush = flush_of(delivery, BATCHES * BATCH_RECORDS)
+    objects = FlushObjects(flush, delivery, FolderStore(tmp_path), Recording())
+    partitions = Partitions(objects, 500)
+    partitions.add(batch(0))
+    tracemalloc.start()
+    try:
+        for number in range(1, BATCHES):
+            assert partitions.add(batch(number)) == []
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 1.2 * BATCHES * BATCH_RECORDS * RECORD_BYTES
+    sorted_records = {partition.values: b"".join(parts) for partition, parts in partitions}
+    everything = [record for number in range(BATCHES) for record in batch(number)]
+    assert sorted_records == {
+        (device,): b"".join(r.data for r in everything if r.query_keys["device"] == device)
+        for device in ("d0", "d1", "d2")
+    }

@@ -207,3 +207,32 @@ def test_ranges_leave_out_what_is_deleted(start_server: Callable[..., ServerProc
     ranges = call(server, "GET", "/v1/streams/ranges", stream="short", count=3)[1]["ranges"]
     assert oldest > 0
     assert (ranges[0][0], ranges[-1][1], len(ranges)) == (oldest, 20, 3)
+
+
+# -- delivery streams -------------------------------------------------------------------------------
+
+
+def create_delivery_stream(server: ServerProcess, name: str) -> str:
+    """Returns its ARN."""
+    s3 = {"RoleARN": "arn:aws:iam::000000000000:role/r", "BucketARN": "arn:aws:s3:::b"}
+    body = {"DeliveryStreamName": name, "ExtendedS3DestinationConfiguration": s3}
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=20)
+    headers = {"X-Amz-Target": "Firehose_20150804.CreateDeliveryStream"}
+    connection.request("POST", "/", json.dumps(body), headers)
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    arn: str = answer["DeliveryStreamARN"]
+    return arn
+
+
+def test_delivery_streams_take_records_only_from_firehose_and_keep_their_configuration_to_themselves(
+    shared_server: ServerProcess,
+) -> None:
+    arn = create_delivery_stream(shared_server, "http-delivery")
+    status, answer = 404, {"error": ""}
+    while status == 404:  # its log is there a moment after the answer
+        status, answer = append(shared_server, arn, body_of(b"not sealed"))
+    assert (status, "PutRecord" in answer["error"]) == (400, True)
+    status, answer = call(shared_server, "GET", "/v1/streams/info", stream=arn)
+    assert (status, answer["end_sequence_number"]) == (200, 0)
+    assert answer["definition"]["exports"] == [], "the configuration of a destination may hold passwords"

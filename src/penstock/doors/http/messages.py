@@ -118,7 +118,10 @@ class _Messages:
 
     async def append(self, request: Request) -> Response:
         name = _stream_name(request)
-        self._streams.find(name)
+        if self._streams.find(name).definition.is_delivery_stream:
+            raise InvalidRequest(
+                "records of delivery streams are sealed on their way in: send them with PutRecord or PutRecordBatch"
+            )
         async with self._budget.reserve(_announced_bytes(request)):
             body = await _read_body(request)
             payloads = await asyncio.to_thread(split_body, body)
@@ -137,6 +140,9 @@ class _Messages:
         name = _stream_name(request)
         stream = self._streams.find(name)
         described = self._streams.describe(name)
+        definition = described.definition
+        if definition.is_delivery_stream:  # what it delivers to, and with which password, is not for readers
+            definition = msgspec.structs.replace(definition, exports=())
         return JSONResponse(
             {
                 "name": name,
@@ -145,7 +151,7 @@ class _Messages:
                 "newest_sequence_number": described.newest_sequence_number,
                 "end_sequence_number": stream.visible_next,
                 "total_bytes": described.total_bytes,
-                "definition": msgspec.to_builtins(described.definition),
+                "definition": msgspec.to_builtins(definition),
             }
         )
 

@@ -258,7 +258,7 @@ def test_little_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     query.answers([(b'{"v": %d}' % n, 0) for n in range(50)])
     query.answers([(json.dumps({"v": "long" * 1000}).encode(), 0)])
     assert len(query._kept) <= 10
-    assert all(len(text) < 1000 for text in query._kept)
+    assert all(len(text) < 1000 for text in [*query._kept, *query._keys_of_results])
 
 
 def test_threads_share_a_query(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ class Places:
 
 
 class Partitions:
-    """The data of each partition. All of a flush: small records are joined at once, or they would take twice the room."""
+    """The data of each partition, all of a flush: joined early, or small records would take twice the room."""
 
     def __init__(self, objects: FlushObjects, active_max: int) -> None:
         self._places = Places(objects, active_max)

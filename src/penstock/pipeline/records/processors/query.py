@@ -119,7 +119,8 @@ class Query:
             known = keys_of(result)
             if len(self._keys_of_results) >= KEPT_MAX:
                 self._keys_of_results.clear()
-            self._keys_of_results[result] = known
+            if len(result) <= KEPT_TEXT_CHARACTERS_MAX:
+                self._keys_of_results[result] = known
         return known
 
     def _keep(self, found: Mapping[str, Answer]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock import planner as planner_module
 from penstock.catalog import FlushRow
 from penstock.delivery.settings import DataKey, DeliverySettings
 from penstock.errors import StorageFailed
@@ -393,6 +394,36 @@ def test_without_its_key_a_flush_waits_and_says_why(rig: DeliveryRig) -> None:
     rig.planner.data_keys = keys
     rig.clock.advance(2)
     assert spans(rig.lease(probing=True)) == [(0, 1)]
+
+
+def test_a_key_that_takes_its_time_holds_up_nobody_else(
+    rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner_module, "KEYS_S", 0.05)
+    other = f"{ARN}-other"
+    rig.create_delivery(buffer_bytes=MIB)
+    rig.create_exported(
+        other, Export(ExportKind.DELIVERY, settings(interval_ms=0)), flush_on_write=True, max_size_bytes=2**40
+    )
+    answered = asyncio.Event()
+    asked: list[str] = []
+
+    async def keys(stream: str) -> list[DataKey]:
+        asked.append(stream)
+        if stream == ARN:
+            await answered.wait()
+        return []
+
+    rig.planner.data_keys = keys
+    for _ in range(3):
+        rig.put(2, bytes(600_000))
+    rig.append_many(other, 1)
+    assert [flush.stream for flush in rig.lease()] == [other]
+    assert sorted(asked) == [ARN, other], "once for each stream"
+    assert rig.status(ARN, "delivery").error_message
+    answered.set()
+    rig.clock.advance(2)
+    assert len(rig.lease(probing=True)) == 3
 
 
 def test_segments_of_delivered_records_go_and_nothing_counts_as_lost(rig: DeliveryRig) -> None:

@@ -39,6 +39,7 @@ LEASE_RENEWAL_MS = 3000
 FLUSH_BYTES_MAX = 64 * 1024 * 1024
 NUMBER_BITS = 48
 DAMAGE_READ_BYTES = 1024 * 1024
+KEYS_S = 2.0
 
 
 class _Sleep(NamedTuple):
@@ -351,19 +352,33 @@ class Planner:
 
     async def _keys_for(self, flush_runs: list[FlushRun]) -> dict[str, list[DataKey]]:
         """The data keys of each delivery stream; flushes of one whose keys cannot be had now wait for a while."""
+        names = {run.flush.stream for run in flush_runs if run.flush.kind is ExportKind.DELIVERY}
+        if not names:
+            return {}
+        asking = {name: asyncio.ensure_future(self._ask_for_keys(name)) for name in names}
+        # Who keeps a key may be slow or away, and the streams of others must not wait for that.
+        await asyncio.wait(asking.values(), timeout=KEYS_S)
+        late = PenstockError(f"the keys of its records did not come within {KEYS_S:g} seconds; trying again")
         keys: dict[str, list[DataKey]] = {}
         for flush_run in flush_runs:
             name = flush_run.flush.stream
-            if flush_run.flush.kind is not ExportKind.DELIVERY or name in keys:
+            if name not in asking:
                 continue
-            try:
-                keys[name] = await self.data_keys(name)
-            except PenstockError as error:
-                flush_run.run.status.error_message = str(error)
+            answer = asking[name].result() if asking[name].done() else late
+            if isinstance(answer, PenstockError):
+                flush_run.run.status.error_message = str(answer)
                 self._notes.changed(flush_run.run)
                 self._notes.write_soon()
                 self._back_off(flush_run, permanent=False)
+            else:
+                keys[name] = answer
         return keys
+
+    async def _ask_for_keys(self, stream: str) -> list[DataKey] | PenstockError:
+        try:
+            return await self.data_keys(stream)
+        except PenstockError as error:
+            return error
 
     async def _with_settings(self, flush_runs: list[FlushRun]) -> list[FlushRun]:
         """Each with the settings of its next attempt; where names depend on them, they are written down before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import random
 import re
 import subprocess
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from penstock.pipeline.records import compression
 from penstock.pipeline.records.compression import (
     HADOOP_BLOCK_BYTES,
     OUTPUT_BYTES_MIN,
@@ -51,6 +53,18 @@ BODIES = {
     "a block and a byte": noise(XERIAL_BLOCK_BYTES + 1),
 }
 ALL_BODIES = pytest.mark.parametrize("content", BODIES.values(), ids=BODIES.keys())
+
+
+@pytest.mark.parametrize(("count", "entries"), [(0, 1), (1, 1), (10, 1), (11, 2), (35, 4)])
+def test_what_is_too_large_for_an_entry_goes_on_in_another(
+    count: int, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compression, "ZIP_ENTRY_BYTES", 1000)
+    content = noise(100 * count)
+    body = compressed("ZIP", [content[start : start + 100] for start in range(0, len(content), 100)])
+    with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        assert archive.namelist() == [ENTRY, *(f"{ENTRY}-{number}" for number in range(1, entries))]
+        assert b"".join(archive.read(name) for name in archive.namelist()) == content
 
 
 @pytest.mark.parametrize(

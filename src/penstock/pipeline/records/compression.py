@@ -17,6 +17,9 @@ OUTPUT_BYTES_MIN = 256 * 1024  # less than this is not worth handing on
 GZIP_LEVEL = 1  # of isal: half again as fast as 2, and no larger
 GZIP_WBITS = 31
 ZIP_LEVEL = 1
+# Larger entries have another form of sizes, which not every reader takes when it is sent while it is made: they go on
+# in another entry. Only records that swell on their way become so many.
+ZIP_ENTRY_BYTES = 1024 * 1024 * 1024
 
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">II", 1, 1)  # its version, and the oldest that can read it
 XERIAL_BLOCK_BYTES = 32 * 1024
@@ -51,14 +54,30 @@ def _gzip(chunks: Iterable[Buffer], name: str) -> Iterator[bytes]:
 def _zip(chunks: Iterable[Buffer], name: str) -> Iterator[bytes]:
     """An archive with one entry. Its time is the oldest that the format knows."""
     written = _Written()
-    with (
-        zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=ZIP_LEVEL) as archive,
-        archive.open(name, "w") as entry,
-    ):
-        for chunk in chunks:
-            entry.write(chunk)
-            yield from written.take()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=ZIP_LEVEL) as archive:
+        for number, content in enumerate(_cut(chunks, ZIP_ENTRY_BYTES)):
+            with archive.open(f"{name}-{number}" if number else name, "w") as entry:
+                for chunk in content:
+                    entry.write(chunk)
+                    yield from written.take()
     yield from written.take()
+
+
+def _cut(chunks: Iterable[Buffer], size_bytes: int) -> Iterator[Iterator[Buffer]]:
+    """The same chunks, in runs of about this size; one run at least. Each must be read before the next."""
+    rest = iter(chunks)
+    following: Buffer | None = b""
+
+    def run() -> Iterator[Buffer]:
+        nonlocal following
+        run_bytes = 0
+        while following is not None and run_bytes < size_bytes:
+            run_bytes += len(following)
+            yield following
+            following = next(rest, None)
+
+    while following is not None:
+        yield run()
 
 
 class _Written:

@@ -216,6 +216,7 @@ def test_defaults_of_settings() -> None:
     actual["partition_keys"] = actual["partition_keys"] or None
     actual["lambdas"] = actual["lambdas"] or None
     actual["object_store"] = "file://<data_dir>/objects"
+    actual["schemas"] = "<data_dir>/schemas"
     actual["pipeline_parallelism"] = "CPUs"
     assert documented == actual
 

@@ -65,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     firehose_streams_max: int = 5000
     firehose_control_calls_per_s: int | None = None
     firehose_stream_size_max_bytes: int = 10 * GIB
+    schemas: str | None = None
     active_partitions: int = 500
     object_store: str | None = None
     partition_keys: dict[str, str] = {}  # template or JSON path, by export identifier
@@ -78,6 +79,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def object_store_url(self) -> str:
         return self.object_store or f"file://{self.data_dir / 'objects'}"
+
+    @property
+    def schema_source(self) -> str:
+        """`glue`, or a folder."""
+        return self.schemas or str(self.data_dir / "schemas")
 
     def warnings(self) -> list[str]:
         """What is allowed but probably not meant."""
@@ -266,6 +272,7 @@ SETTINGS: dict[str, _Setting] = {
     "firehose_streams_max": _number(1, 10**6, "a number of delivery streams"),
     "firehose_control_calls_per_s": _number(1, 10**6, "calls a second"),
     "firehose_stream_size_max_bytes": _size(16 * MIB, _TIB),
+    "schemas": _Setting(_matching("glue|/.*"), "glue, or an absolute path"),
     "active_partitions": _number(1, 5000, "a number of partitions"),
     "object_store": _Setting(_matching("s3|file:///.*"), "s3, or file:// and an absolute path"),
     "partition_keys": _Setting(

@@ -55,6 +55,11 @@ def describe_schema(source: str, name: TableName) -> tuple[Column, ...]:
     return _from_glue(name) if source == GLUE else _from_folder(Path(source), name)
 
 
+def is_at_hand(source: str) -> bool:
+    """Whether tables can be looked for here: a folder may be only where the pipeline runs."""
+    return source == GLUE or Path(source).is_dir()
+
+
 class SchemaCache:
     """Columns of tables, asked for again after a few minutes."""
 

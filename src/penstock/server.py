@@ -154,7 +154,13 @@ class Server:
         settings = self._settings
         validator = Validator(lenient=settings.firehose_lenient)
         quota = ControlQuota(settings.firehose_control_calls_per_s)
-        operations = Operations(deliveries, validator, quota, lenient=settings.firehose_lenient)
+        operations = Operations(
+            deliveries,
+            validator,
+            quota,
+            schema_source=settings.schema_source,
+            lenient=settings.firehose_lenient,
+        )
         put_quota = Quota(settings.put_requests_per_s, settings.put_records_per_s, settings.put_bytes_per_s)
         puts = Puts(deliveries, streams, validator, Throughput(put_quota))
         signatures = Signatures(self._access_keys, Caller(settings.account_id, settings.region))

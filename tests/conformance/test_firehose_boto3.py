@@ -335,6 +335,42 @@ def test_what_create_refuses(client: Any, name: str) -> None:
     )
 
 
+def test_format_conversion_needs_a_table_that_is_there(
+    start_server: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "events.ddl").write_text("id BIGINT")
+    client = firehose_client(start_server(env={"PENSTOCK_SCHEMAS": str(tmp_path)}))
+
+    def conversion(table: str) -> dict[str, Any]:
+        return {
+            "SchemaConfiguration": {"RoleARN": ROLE, "DatabaseName": "lake", "TableName": table},
+            "InputFormatConfiguration": {"Deserializer": {"OpenXJsonSerDe": {}}},
+            "OutputFormatConfiguration": {"Serializer": {"ParquetSerDe": {}}},
+        }
+
+    config = {**S3, "BufferingHints": {"SizeInMBs": 64, "IntervalInSeconds": 60}}
+    code, message = refused(
+        client.create_delivery_stream,
+        DeliveryStreamName="d",
+        ExtendedS3DestinationConfiguration={
+            **config,
+            "DataFormatConversionConfiguration": conversion("nope"),
+        },
+    )
+    assert code == "InvalidArgumentException"
+    assert message.startswith("EntityNotFoundException: Table nope not found")
+    converted = {**config, "DataFormatConversionConfiguration": conversion("events")}
+    create(client, "d", ExtendedS3DestinationConfiguration=converted)
+    code, _ = refused(
+        client.update_destination,
+        DeliveryStreamName="d",
+        **UPDATE,
+        ExtendedS3DestinationUpdate={"DataFormatConversionConfiguration": conversion("gone")},
+    )
+    assert code == "InvalidArgumentException"
+
+
 def test_what_is_not_delivered_yet_is_refused_loudly(client: Any, name: str) -> None:
     code, message = refused(
         client.create_delivery_stream,

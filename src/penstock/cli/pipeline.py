@@ -91,6 +91,7 @@ def pipeline(
                 s3_min_part_size_bytes=settings.s3_min_part_size_bytes,
                 object_store=settings.object_store_url,
                 active_partitions=settings.active_partitions,
+                schemas=settings.schema_source,
                 partition_keys=settings.partition_keys,
                 lambdas=settings.lambdas,
                 environment={name: value for name, value in os.environ.items() if name.startswith("AWS_")},

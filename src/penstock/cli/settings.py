@@ -17,6 +17,7 @@ class Flag(NamedTuple):
 
 COMMON_FLAGS = (
     Flag("data_dir", "DIR", "./penstock-data", "Where all state is kept."),
+    Flag("schemas", "DIR|glue", None, "Tables of format conversion.  [default: <data-dir>/schemas]"),
     Flag("log_level", "LEVEL", "INFO", "TRACE, DEBUG, INFO, WARN or ERROR."),
 )
 SERVER_FLAGS = (

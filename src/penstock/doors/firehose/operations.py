@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock.delivery import tags
 from penstock.delivery.describe import describe
+from penstock.delivery.errors import ApiError
 from penstock.delivery.quota import ControlQuota
 from penstock.delivery.service import DeliveryStreams
 from penstock.delivery.stored import StoredDelivery
@@ -14,6 +16,7 @@ from penstock.doors.firehose import rules
 from penstock.doors.firehose.protocol import decode, unknown_operation
 from penstock.doors.firehose.sigv4 import Caller
 from penstock.doors.firehose.validation import Validator
+from penstock.schemas import SchemaError, TableName, describe_schema, is_at_hand
 
 NAMES_DEFAULT = 10
 
@@ -28,11 +31,13 @@ class Operations:
         validator: Validator,
         quota: ControlQuota,
         *,
+        schema_source: str,
         lenient: bool = False,
     ) -> None:
         self._deliveries = deliveries
         self._validator = validator
         self._quota = quota
+        self._schema_source = schema_source
         self._lenient = lenient
         self._operations: dict[str, Callable[[Caller, Body], Awaitable[Answer]]] = {
             "CreateDeliveryStream": self._create,
@@ -57,6 +62,7 @@ class Operations:
 
     async def _create(self, caller: Caller, body: Body) -> Answer:
         rules.check_create(body, lenient=self._lenient)
+        await self._check_table(caller.region, body.get("ExtendedS3DestinationConfiguration") or {})
         return {"DeliveryStreamARN": await self._deliveries.create(*caller, body)}
 
     async def _delete(self, caller: Caller, body: Body) -> Answer:
@@ -105,8 +111,21 @@ class Operations:
 
     async def _update(self, caller: Caller, body: Body) -> Answer:
         rules.one_destination(body, "DestinationUpdate")
+        await self._check_table(caller.region, body.get("ExtendedS3DestinationUpdate") or {})
         await self._deliveries.update_destination(*caller, body, self._check_update)
         return {}
+
+    async def _check_table(self, region: str, config: Body) -> None:
+        """Records can be converted only to a table that is there; better said now than of every record."""
+        conversion = config.get("DataFormatConversionConfiguration") or {}
+        schema = conversion.get("SchemaConfiguration") or {}
+        if not conversion.get("Enabled", True) or not {"DatabaseName", "TableName"} <= schema.keys():
+            return
+        name = TableName.of(schema, region)
+        try:
+            await asyncio.to_thread(_look_for_table, self._schema_source, name)
+        except SchemaError as error:
+            raise ApiError("InvalidArgumentException", str(error)) from error
 
     def _check_update(self, record: StoredDelivery, kind: str, config: Body) -> None:
         if kind == record.destination:
@@ -114,3 +133,8 @@ class Operations:
         rules.check_merged(
             kind, config, creating=False, source_type=record.source_type, lenient=self._lenient
         )
+
+
+def _look_for_table(source: str, name: TableName) -> None:
+    if is_at_hand(source):
+        describe_schema(source, name)

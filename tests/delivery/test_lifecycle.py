@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import pytest
 from delivery.rig import WHO, Rig, killed, no_check, request, running, until, update
 from penstock.delivery.delivery import Delivery
 from penstock.delivery.errors import ApiError
+from penstock.delivery.keyring import KeyRing
 from penstock.delivery.sealing import Opener
-from penstock.delivery.stored import EncryptionStatus, Status
+from penstock.delivery.stored import EncryptionStatus, Status, WrappedKey
 
 FOREVER_S = 60.0
 
@@ -166,6 +169,34 @@ def test_a_missing_master_key_stops_puts_not_the_server(tmp_path: Path) -> None:
         async with running(tmp_path) as rig:
             await rig.put(rig.find("sealed"), b"y")
             assert await opened(rig, rig.find("sealed")) == [b"x", b"y"]
+
+    run(work())
+
+
+def test_keys_that_do_not_come_keep_no_thread_from_the_rest_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with running(tmp_path) as rig:
+            encryption = {"DeliveryStreamEncryptionConfigurationInput": {"KeyType": "AWS_OWNED_CMK"}}
+            delivery = await rig.create("sealed", **encryption)
+            delivery.opened_keys.clear()
+            asked, answered = threading.Event(), threading.Event()
+
+            def unwrap(self: KeyRing, wrapped: WrappedKey) -> bytes:
+                asked.set()
+                answered.wait(10)
+                return bytes(32)
+
+            monkeypatch.setattr(KeyRing, "unwrap", unwrap)
+            opening = asyncio.ensure_future(rig.deliveries.data_keys(delivery.arn))
+            try:
+                await until(asked.is_set)
+                await asyncio.wait_for(rig.deliveries.tag(*WHO, "sealed", {"key": "value"}), 5)
+            finally:
+                answered.set()
+            await opening
 
     run(work())
 

@@ -10,9 +10,10 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -36,7 +37,10 @@ from penstock.streams import Streams
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 TRANSITION_S = 0.2  # how long CREATING, DELETING, ENABLING and DISABLING can be seen at least
+KEY_THREADS = 4
 UNLOCK_RETRY_S = 30.0
 UNLOCK_PATIENCE_S = 5.0
 DETAILS_CHARS_MAX = 1024
@@ -62,6 +66,8 @@ class Lifecycle:
         self._transition_s = transition_s
         # Delivers what waits in a delivery stream, by its ARN, for a while; whether nothing waits any more.
         self.drain: Callable[[str], Awaitable[bool]] | None = None
+        # Of their own: KMS may take its time to answer, and everything else needs the others.
+        self._key_threads = ThreadPoolExecutor(KEY_THREADS, "penstock-keys")
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
 
@@ -84,6 +90,7 @@ class Lifecycle:
         self._closing.set()
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+        self._key_threads.shutdown(wait=False, cancel_futures=True)
 
     async def pause(self) -> None:
         """Leave a status to be seen for a while, unless the server stops."""
@@ -163,7 +170,10 @@ class Lifecycle:
     # -- encryption ---------------------------------------------------------------------------------
 
     async def new_key(self, key_type: str, key_arn: str | None) -> WrappedKey:
-        return await asyncio.to_thread(self._keyring.new_data_key, key_type, key_arn)
+        return await self._with_keys(self._keyring.new_data_key, key_type, key_arn)
+
+    async def _with_keys(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._key_threads, work, *arguments)
 
     async def _wanted_key(self, encryption: Encryption) -> WrappedKey:
         """When the server that had made one was killed."""
@@ -194,7 +204,7 @@ class Lifecycle:
 
     async def _open_key(self, delivery: Delivery, key: WrappedKey) -> bytes:
         if key not in delivery.opened_keys:
-            delivery.opened_keys[key] = await asyncio.to_thread(self._keyring.unwrap, key)
+            delivery.opened_keys[key] = await self._with_keys(self._keyring.unwrap, key)
         return delivery.opened_keys[key]
 
     async def data_keys(self, delivery: Delivery) -> list[DataKey]:

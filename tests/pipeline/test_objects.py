@@ -22,7 +22,7 @@ from object_stores import (
     s3_at,
 )
 from penstock.errors import ConfigError
-from penstock.pipeline import object_folder
+from penstock.pipeline import object_folder, object_s3
 from penstock.pipeline.destinations.base import PipelineSettings
 from penstock.pipeline.object_folder import FolderStore
 from penstock.pipeline.objects import ObjectHeaders, ObjectRefused, StoreUnavailable, store_for
@@ -332,6 +332,27 @@ def faulty_server() -> Iterator[tuple[FaultyS3, TestStore]]:
 def faulty(faulty_server: tuple[FaultyS3, TestStore]) -> tuple[FaultyS3, TestStore]:
     faulty_server[0].heal()
     return faulty_server
+
+
+def test_an_object_too_large_for_one_request(
+    faulty: tuple[FaultyS3, TestStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 takes 5 GiB at a time. What records have swollen to may be more."""
+    monkeypatch.setattr(object_s3, "PUT_BYTES_MAX", 8 * MIB)
+    s3, stores = faulty
+    bucket, store = stores.new_bucket(), stores.store
+    body = os.urandom(8 * MIB + 1)
+    headers = ObjectHeaders("application/octet-stream", "gzip")
+    store.put(bucket, "k", iter([body[:MIB], body[MIB:]]), {"device": "Pump 7"}, headers)
+    assert "CompleteMultipartUpload" in s3.operations()
+    kept = store.get(bucket, "k")
+    assert kept.body == body
+    assert (kept.metadata, kept.headers) == ({"device": "Pump 7"}, headers)
+    s3.fail("UploadPart", 503, "SlowDown")
+    with pytest.raises(StoreUnavailable):
+        store.put(bucket, "other", iter([body]))
+    assert store.keys(bucket) == ["k"]
+    assert "AbortMultipartUpload" in s3.operations()
 
 
 @pytest.mark.parametrize(

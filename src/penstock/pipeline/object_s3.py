@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
+from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -33,6 +34,8 @@ from penstock.pipeline.objects import (
     check_metadata,
 )
 
+PUT_BYTES_MAX = 1024 * 1024 * 1024  # S3 takes up to 5 GiB at a time; what is far less is sooner sent again
+PART_BYTES = 64 * 1024 * 1024
 SPOOL_BYTES = 16 * 1024 * 1024  # a larger body waits on disk, not in memory
 
 # Credentials that somebody can renew, and what is broken on the way: everything else below 500 is final.
@@ -89,11 +92,13 @@ class S3Store(ObjectStore):
     ) -> None:
         check_key(key)
         check_metadata(metadata)
-        where: dict[str, Any] = {"Bucket": bucket, "Key": key}
+        arguments: dict[str, Any] = {"Metadata": dict(metadata), **_header_arguments(headers)}
         with _seekable(body) as content, _errors(bucket, key):
-            self.client().put_object(
-                **where, Body=content, Metadata=dict(metadata), **_header_arguments(headers)
-            )
+            if isinstance(content, bytes) or _size_bytes(content) <= PUT_BYTES_MAX:
+                self.client().put_object(Bucket=bucket, Key=key, Body=content, **arguments)
+            else:
+                config = TransferConfig(PUT_BYTES_MAX, multipart_chunksize=PART_BYTES, use_threads=False)
+                self.client().upload_fileobj(content, bucket, key, arguments, Config=config)
 
     def multipart(self, bucket: str, key: str, metadata: Mapping[str, str] = NO_METADATA) -> Upload:
         check_key(key)
@@ -183,6 +188,13 @@ def _seekable(body: Body) -> Iterator[bytes | IO[bytes]]:
             file.write(chunk)
         file.seek(0)
         yield file
+
+
+def _size_bytes(content: IO[bytes]) -> int:
+    content.seek(0, os.SEEK_END)
+    size_bytes = content.tell()
+    content.seek(0)
+    return size_bytes
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def _batches(client: HttpClient, arn: str, count: int, follow: bool) -> Iterator
     start, last = max(looked.oldest, looked.end - count), looked.end - 1
     while follow or start <= last:
         answer = client.delivery_records(arn, start, BATCH_COUNT_MAX, LONG_POLL_MS if follow else 0)
-        if not answer.records and not follow:
+        if answer.next == start and not follow:
             return  # delivered and gone since we looked
         start = answer.next
         yield [

@@ -21,7 +21,7 @@ from penstock.delivery.service import DeliveryStreams
 from penstock.delivery.stored import Status
 from penstock.doors.http.access import Access, Guarded
 from penstock.doors.http.pipeline import BadBody, delivery_view
-from penstock.errors import NotEnoughMessages
+from penstock.errors import CorruptMessages, NotEnoughMessages, PenstockError
 from penstock.model import INT64_MAX, Message
 from penstock.planner import Planner
 from penstock.record_query import BadQuery, parse_query
@@ -96,14 +96,21 @@ class DeliveryRoutes:
         start = _number(request, "from", behind, INT64_MAX)
         count = _number(request, "count", RECORDS_MAX, RECORDS_MAX)
         wait_ms = min(_number(request, "wait_ms", 0, INT64_MAX), WAIT_MS_MAX)
-        start = max(start, oldest)
+        next_sequence = start = max(start, oldest)
+        messages: list[Message] = []
         try:
             await self._streams.wait_for_messages(delivery.arn, start, 1, wait_ms)
-            messages = await self._streams.read(delivery.arn, start, 1, count, list) if count else []
+            if count:
+                messages = await self._streams.read(delivery.arn, start, 1, count, list)
+                next_sequence = messages[-1].sequence_number + 1
         except NotEnoughMessages:
-            messages = []
-        opened = await self._opened(delivery, messages)
-        next_sequence = messages[-1].sequence_number + 1 if messages else start
+            pass
+        except CorruptMessages as error:
+            next_sequence = error.next_readable
+        try:
+            opened = await self._opened(delivery, messages)
+        except PenstockError as error:
+            return JSONResponse({"error": str(error)}, status_code=500)
         return _json(DeliveryRecords(oldest=oldest, next=next_sequence, end=behind, records=opened))
 
     async def _opened(self, delivery: Delivery, messages: list[Message]) -> list[DeliveryRecord]:

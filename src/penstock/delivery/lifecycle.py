@@ -90,7 +90,6 @@ class Lifecycle:
         self._closing.set()
         while self._tasks:
             await asyncio.wait(set(self._tasks))
-        self._key_threads.shutdown(wait=False, cancel_futures=True)
 
     async def pause(self) -> None:
         """Leave a status to be seen for a while, unless the server stops."""

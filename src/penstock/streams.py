@@ -193,8 +193,13 @@ class Streams:
 
     # -- appending ----------------------------------------------------------------------------------
 
-    def append(self, name: str, payloads: Sequence[Buffer], sink: AppendSink) -> None:
-        """Store messages; `sink` hears of each, in order, when they are what the stream promises."""
+    def append(
+        self, name: str, payloads: Sequence[Buffer], sink: AppendSink, *, all_or_nothing: bool = False
+    ) -> None:
+        """Store messages; `sink` hears of each, in order, when they are what the stream promises.
+
+        If there is no room for all of them, as many as there is room for, or none.
+        """
         stream = self.store.streams.get(name)
         if stream is None:
             sink.append_failed(len(payloads), StreamNotFound(f"the message stream {name} does not exist"))
@@ -203,7 +208,10 @@ class Streams:
         charge_bytes = data_bytes + len(payloads) * OVERHEAD_BYTES_PER_MESSAGE
         if charge_bytes > stream.room_bytes or self.store.disk_full:
             if self._refusal(stream, charge_bytes) is not None:
-                self._append_singly(stream, payloads, sink)
+                if all_or_nothing:
+                    self._append_all_or_nothing(stream, payloads, data_bytes, sink)
+                else:
+                    self._append_singly(stream, payloads, sink)
                 return
             stream.room_bytes = self._room_bytes(stream)
         stream.room_bytes -= charge_bytes
@@ -218,6 +226,18 @@ class Streams:
                 self.committer.append(stream, [payload], len(payload), sink)
             else:
                 self.committer.refuse(stream, sink, refusal)
+
+    def _append_all_or_nothing(
+        self, stream: Stream, payloads: Sequence[Buffer], data_bytes: int, sink: AppendSink
+    ) -> None:
+        stream.room_bytes = 0
+        charge_bytes = data_bytes + len(payloads) * OVERHEAD_BYTES_PER_MESSAGE
+        largest = max(payloads, key=len)
+        refusal = self._refusal(stream, charge_of(largest)) or self._fullness(stream, charge_bytes)
+        if refusal is None:
+            self.committer.append(stream, payloads, data_bytes, sink)
+        else:
+            sink.append_failed(len(payloads), refusal)
 
     def _refusal(self, stream: Stream, charge_bytes: int) -> PenstockError | None:
         """Why messages of this size cannot be taken now, if they cannot."""
@@ -241,14 +261,25 @@ class Streams:
             return DiskFull(
                 f"the disk is full ({self.store.free_bytes} bytes free): free some space; appends resume by themselves"
             )
-        if definition.strategy_on_full is StrategyOnFull.REJECT_NEW_DATA:
-            used_bytes = self.committer.used_bytes(stream)
-            if used_bytes + charge_bytes > definition.max_size_bytes:
-                return StreamFull(
-                    f"the message stream {definition.name} is full ({used_bytes} of {definition.max_size_bytes} "
-                    "bytes): raise maxSize, set a TTL, or choose OverwriteOldestData"
-                )
-        return None
+        return self._fullness(stream, charge_bytes)
+
+    def _fullness(self, stream: Stream, charge_bytes: int) -> PenstockError | None:
+        definition = stream.definition
+        if definition.strategy_on_full is not StrategyOnFull.REJECT_NEW_DATA:
+            return None
+        used_bytes = self.committer.used_bytes(stream)
+        if used_bytes + charge_bytes <= definition.max_size_bytes:
+            return None
+        size = f"{used_bytes} of {definition.max_size_bytes} bytes"
+        if definition.is_delivery_stream:
+            return StreamFull(
+                f"the buffer of {definition.name} is full ({size}): see with 'penstock delivery describe' why "
+                "records are not delivered, or raise PENSTOCK_FIREHOSE_STREAM_SIZE_MAX_BYTES"
+            )
+        return StreamFull(
+            f"the message stream {definition.name} is full ({size}): "
+            "raise maxSize, set a TTL, or choose OverwriteOldestData"
+        )
 
     def _room_bytes(self, stream: Stream) -> int:
         """How much the stream certainly takes before its rules must be looked at again."""

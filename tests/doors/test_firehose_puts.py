@@ -393,21 +393,29 @@ def test_a_disk_that_fails_to_sync(firehose: Firehose) -> None:
     assert firehose.stored() == [b"after"]
 
 
-def test_only_the_part_of_a_batch_that_failed_is_refused(firehose: Firehose) -> None:
-    """The stream has room for some."""
+def test_a_batch_that_does_not_fit_is_refused_as_a_whole(firehose: Firehose) -> None:
+    """Or clients that send all of it again would store the rest twice."""
     delivery = firehose.create()
     stream = delivery.stream
     firehose.put(b"before")
     stream.definition = msgspec.structs.replace(stream.definition, max_size_bytes=4096)
     stream.room_bytes = 0
-    records = [b"%d" % n * 1000 for n in range(6)]
-    answer = firehose.put_batch(records)
-    failed = ["ErrorCode" in entry for entry in answer["RequestResponses"]]
-    assert 0 < sum(failed) == answer["FailedPutCount"] < 6
-    accepted = [record for record, refused in zip(records, failed, strict=True) if not refused]
-    assert firehose.stored() == [b"before", *accepted]
+    answer = firehose.put_batch([b"%d" % n * 1000 for n in range(6)])
+    assert answer["FailedPutCount"] == 6
+    [message] = {entry["ErrorMessage"] for entry in answer["RequestResponses"]}
+    assert "PENSTOCK_FIREHOSE_STREAM_SIZE_MAX_BYTES" in message
+    assert firehose.put_batch([b"a" * 1000, b"b" * 1000])["FailedPutCount"] == 0
+    assert firehose.stored() == [b"before", b"a" * 1000, b"b" * 1000]
     code, _ = firehose.refusal(firehose.puts.put_record(ACCOUNT, REGION, record_body(b"x" * 3000)))
     assert code == "ServiceUnavailableException"
+
+
+def test_a_batch_is_not_too_large_because_its_records_together_are(firehose: Firehose) -> None:
+    firehose.create()
+    firehose.rig.streams._message_size_max_bytes = 2000
+    assert firehose.put_batch([b"a" * 1500, b"b" * 1500])["FailedPutCount"] == 0
+    answer = firehose.put_batch([b"a" * 1500, b"b" * 2500])
+    assert {entry["ErrorCode"] for entry in answer["RequestResponses"]} == {"InvalidArgumentException"}
 
 
 def test_a_stream_that_is_deleted_meanwhile(firehose: Firehose) -> None:

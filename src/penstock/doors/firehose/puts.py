@@ -191,7 +191,8 @@ class Puts:
         except BaseException:
             gate.leave()
             raise
-        self._streams.append(delivery.arn, records, sink)
+        # Some clients send all of a batch again if a part of it was refused.
+        self._streams.append(delivery.arn, records, sink, all_or_nothing=True)
         await sink.done
         return _Stored(stream_key, cipher is not None, sink.runs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.hive_types import (
@@ -41,6 +41,7 @@ types: st.SearchStrategy[HiveType] = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(types)
 def test_what_is_written_is_read_again(type_: HiveType) -> None:
     assert parse_type(str(type_)) == type_

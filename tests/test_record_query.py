@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.record_query import COLUMNS, BadQuery, RecordQuery, parse_query
@@ -79,6 +79,7 @@ def test_what_cannot_transform_records(sql: str, reason: str) -> None:
         parse_query(sql)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_a_query_or_refused(text: str) -> None:
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.pipeline import aws
 from penstock.pipeline.records.processors import lambda_http
+from penstock.pipeline.records.sql_job import SESSION
 from pipeline.records.functions import Functions, LambdaApi, serving
 
 
@@ -39,3 +42,18 @@ def lambda_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[LambdaApi]:
         for client in aws._clients.values():
             client.close()
         aws.forget_clients()
+
+
+@pytest.fixture(scope="package")
+def spark() -> Iterator[SparkSession]:
+    """A session as the pipeline has it, for all tests here that need one: it takes long to start."""
+    from penstock.pipeline.session import build_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = build_session("local[2]", None, "512m", {})
+        for name, value in SESSION.items():
+            session.conf.set(name, value)
+        yield session
+        session.stop()

@@ -75,6 +75,9 @@ def row_columns(deserializer: Deserializer, spellings: Mapping[str, str]) -> Row
     """For records that hold one JSON object, whose keys are spelt so."""
     conversion = _Conversion(deserializer, spellings)
     table = Struct(deserializer.columns)
+    if not conversion.is_for_spark(table):
+        nothing = F.lit(None).cast(_output(table))
+        return RowColumns(F.lit(None).alias("parsed"), nothing.alias("row"), F.lit(True).alias("left"))
     schema = T.StructType(
         [
             T.StructField(OBJECTS, T.ArrayType(conversion.parsed(table))),
@@ -112,6 +115,14 @@ class _Conversion:
     def _key(self, field: TableColumn) -> str:
         key = self._deserializer.keys.key_of(field.name)
         return self._spellings.get(key, key)
+
+    def is_for_spark(self, table: Struct) -> bool:
+        """No key belongs to two columns of different types, as mappings allow: Spark would take it as the last."""
+        types: dict[str, T.DataType] = {}
+        return all(
+            types.setdefault(self._key(field), self.parsed(field.type)) == self.parsed(field.type)
+            for field in table.fields
+        )
 
     def parsed(self, type_: HiveType) -> T.DataType:
         """What is parsed as: types that JSON has, and text for those that it has not."""

@@ -144,7 +144,8 @@ def fitted_integer(kind: str, value: int, text: str) -> int:
 def float_from_text(text: str) -> float:
     if _FLOAT.fullmatch(text) is None:
         raise not_a_value(text)
-    return float(text.replace("Infinity", "inf"))
+    value = float(text.replace("Infinity", "inf"))
+    return 0.0 if value == 0 and _INTEGER.fullmatch(text) else value  # whole numbers have no -0
 
 
 def decimal_from_text(type_: Scalar, text: str) -> Decimal:

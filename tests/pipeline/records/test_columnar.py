@@ -64,7 +64,7 @@ def test_duckdb_reads_parquet(tmp_path: Any) -> None:
     path = tmp_path / "f.parquet"
     path.write_bytes(written({"ParquetSerDe": {}}, [ROW]))
     with duckdb.connect() as connection:
-        [found] = connection.execute(f"SELECT l, de, "at", tags, attrs, geo.lat FROM '{path}'").fetchall()
+        [found] = connection.execute(f"SELECT l, de, \"at\", tags, attrs, geo.lat FROM '{path}'").fetchall()
     assert found == (2**40, ROW["de"], ROW["at"], ["a", None], {"k": 1}, 48.1)
 
 

@@ -111,7 +111,7 @@ def s3_at(url: str, kind: str) -> Iterator[TestStore]:
             patch.delenv(name)
         for name, value in variables.items():
             patch.setenv(name, value)
-        client = boto3.client("s3")
+        client = boto3.session.Session().client("s3")  # the default session remembers the keys of other tests
         settings = PipelineSettings(object_store="s3", connect_timeout_s=2, read_timeout_s=10)
         yield TestStore(kind, settings, lambda bucket: client.create_bucket(Bucket=bucket))
         client.close()

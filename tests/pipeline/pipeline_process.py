@@ -134,6 +134,7 @@ class PipelineProcess:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+        self._close()  # it may have died by itself
         return left
 
     def log_tail(self) -> str:

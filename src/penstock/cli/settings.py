@@ -47,6 +47,7 @@ SERVER_FLAGS = (
     Flag(
         "firehose_flush_on_delete", "on|off", "off", "Deliver the records of a stream before it is deleted."
     ),
+    Flag("firehose_retention_hours", "HOURS", "24", "How long deliveries that fail are tried again."),
     Flag("firehose_streams_max", "N", "5000", "Delivery streams of an account in a region."),
     Flag("firehose_control_calls_per_s", "N", None, "Quota of Firehose calls that are not puts."),
     Flag("firehose_stream_size_max_bytes", "SIZE", "10GiB", "Undelivered records of a delivery stream."),

@@ -19,7 +19,7 @@ from conformance.raw_client import RawClient
 from harness import ServerProcess
 from penstock.flush import Flush
 from penstock.model import ExportKind
-from penstock.pipeline import delivery
+from penstock.pipeline.delivery import frame_parts
 from penstock.pipeline.destinations import destination_for
 from penstock.pipeline.destinations.base import PipelineSettings
 from penstock.pipeline.server_client import ServerClient
@@ -53,7 +53,7 @@ def deliver_export(
     source = ServerClient(f"http://127.0.0.1:{server.http_port}", token)
     progress = Recording()
     destination = destination_for(flush, options or PipelineSettings(), source)
-    destination.deliver_columns(delivery._columns(source, flush, 0), progress)
+    destination.deliver_frames(frame_parts(source, flush, 0, still_wanted=lambda: None), progress)
     source.close()
     assert (progress.next, progress.messages, progress.skips) == (MESSAGES, MESSAGES, {})
     return progress

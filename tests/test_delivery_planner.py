@@ -44,12 +44,12 @@ def settings(version: str = "1", buffer_bytes: int = 5 * MIB, interval_ms: int =
 
 
 class DeliveryRig(PlannerRig):
-    def create_delivery(self, **fields: Any) -> None:
+    def create_delivery(self, max_size_bytes: int = 2**40, **fields: Any) -> None:
         self.create_exported(
             ARN,
             Export(ExportKind.DELIVERY, settings(**fields)),
             flush_on_write=True,
-            max_size_bytes=2**40,
+            max_size_bytes=max_size_bytes,
         )
 
     def put(self, count: int, payload: bytes = b"x" * 100) -> None:
@@ -95,6 +95,20 @@ def test_a_full_buffer_does_not_wait(rig: DeliveryRig) -> None:
     flush = rig.lease_one()
     assert flush.first == 0
     assert flush.next == 11
+
+
+@pytest.mark.parametrize("payload", [bytes(100_000), b""], ids=["large", "empty"])
+def test_a_buffer_that_the_stream_has_no_room_for_does_not_wait_until_it_is_full(
+    rig: DeliveryRig, payload: bytes
+) -> None:
+    rig.create_delivery(buffer_bytes=128 * MIB, max_size_bytes=MIB)
+    stream = rig.delivery.stream
+    while stream.charged_bytes < 0.4 * MIB:
+        rig.put(1 if payload else 1000, payload)
+    assert rig.lease() == []
+    while stream.charged_bytes < 0.6 * MIB:
+        rig.put(1 if payload else 1000, payload)
+    assert spans(rig.lease()) == [(0, stream.visible_next)]
 
 
 def test_an_interval_of_zero_holds_nothing_back(rig: DeliveryRig) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from penstock.delivery.settings import DeliverySettings
 from penstock.errors import PenstockError
 from penstock.flush import Flush, batch_size
+from penstock.log.frame import OVERHEAD_BYTES_PER_MESSAGE
 from penstock.log.stream import Stream
 from penstock.model import Export, ExportKind, ExportStatus, Persistence
 
@@ -292,6 +293,12 @@ class DeliveryRun(ExportRun):
         return self.stream.visible_bytes - self._unplanned_from_bytes
 
     @property
+    def _fills_the_stream(self) -> bool:
+        """A buffer larger than the stream would never be full, and puts be refused meanwhile."""
+        charged_bytes = self.unplanned_bytes + self.unplanned_messages * OVERHEAD_BYTES_PER_MESSAGE
+        return charged_bytes >= self.stream.definition.max_size_bytes // 2
+
+    @property
     def buffer_bytes(self) -> int:
         return int(self.export.settings["buffer_bytes"])
 
@@ -326,7 +333,8 @@ class DeliveryRun(ExportRun):
             return None
         if len(self.flushes) >= DELIVERY_FLUSHES_MAX or self.unplanned_messages == 0:
             return None
-        if self.unplanned_bytes >= self.buffer_bytes or self.position < self._flush_upto:
+        full = self.unplanned_bytes >= self.buffer_bytes or self._fills_the_stream
+        if full or self.position < self._flush_upto:
             return now_s
         since_s = self.pending_since_s if self.pending_since_s is not None else now_s
         return since_s + float(self.export.settings["interval_ms"]) / 1000

@@ -337,3 +337,18 @@ def test_records_are_delivered_before_the_stream_goes(tmp_path: Path) -> None:
         rig.store.close()
 
     run(work())
+
+
+def test_a_stream_of_the_smallest_size_has_room_again_when_its_records_are_delivered(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, size_max_bytes=16 * 2**20) as rig:
+            delivery = await rig.create("small")
+            for _ in range(15):
+                await rig.put(delivery, bytes(2**20))  # fits, with what is around it
+            with pytest.raises(AssertionError):  # it is full
+                await rig.put(delivery, bytes(2**20))
+            rig.streams.trims = lambda: [(delivery.stream, delivery.stream.visible_next)]
+            await rig.streams.expire()
+            await rig.put(delivery, bytes(2**20))
+
+    run(work())

@@ -37,7 +37,8 @@ def definition_of(record: StoredDelivery, size_max_bytes: int) -> StreamDefiniti
     return StreamDefinition(
         name=record.arn,
         max_size_bytes=size_max_bytes,
-        segment_size_bytes=SEGMENT_SIZE_BYTES,
+        # Delivered records make room by whole segments, and never by the one that is being written.
+        segment_size_bytes=min(SEGMENT_SIZE_BYTES, size_max_bytes // 4),
         flush_on_write=True,
         exports=(Export(ExportKind.DELIVERY, msgspec.to_builtins(settings_of(record))),),
     )

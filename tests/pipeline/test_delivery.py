@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow
+import pyarrow.compute
 import pytest
 
 from harness import ServerProcess
@@ -19,7 +22,11 @@ from penstock.pipeline.delivery import Reporter, Task, deliver_flush, deliver_pa
 from penstock.pipeline.destinations import http as http_destination
 from penstock.pipeline.destinations.base import Cancelled, PipelineSettings
 from penstock.pipeline.driver import GROUP_MESSAGES_MIN, pack
+from penstock.pipeline.records.sql_rows import SinkTask, SourceTask
+from penstock.pipeline.records.sql_sink import write_flushes
+from penstock.pipeline.records.sql_source import read_flushes
 from penstock.pipeline.server_client import ServerClient
+from pipeline.records.deliveries import delivery_settings
 from pipeline.sink import Sink
 
 PIPELINE = "test"
@@ -216,6 +223,43 @@ def flip(path: Path, text: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(position)
         file.write(bytes([text[0] ^ 1]))
+
+
+# -- the two ends of a Spark SQL job ----------------------------------------------------------------
+
+
+def without_result(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """What a query leaves of rows for which it gives NULL."""
+    kept = {name: batch.column(name) for name in ("flush", "sequence", "arrival_ms", "place", "note")}
+    raw = pyarrow.compute.coalesce(batch.column("raw"), batch.column("payload"))
+    nothing = pyarrow.nulls(batch.num_rows, pyarrow.binary())
+    return pyarrow.RecordBatch.from_pydict({**kept, "data": nothing, "raw": raw})
+
+
+def test_a_record_that_was_many_does_not_travel_with_each_of_its_parts(
+    by_hand: ByHand, tmp_path: Path
+) -> None:
+    """A megabyte of small parts would be gigabytes. If parts fail, the record is told of as it was put all the same."""
+    by_hand.create()
+    together, alone = b'{"n":1}' * 10_000, b'{"n":2}'
+    for payload in (together, alone, together):
+        by_hand.streams.append("s", payload)
+    parameters = [{"ParameterName": "SubRecordType", "ParameterValue": "JSON"}]
+    processors = [{"Type": "RecordDeAggregation", "Parameters": parameters}]
+    delivery = delivery_settings(ProcessingConfiguration={"Enabled": True, "Processors": processors})
+    settings = {**msgspec.to_builtins(delivery), "sql": "SELECT NULL AS data FROM records"}
+    flush = msgspec.structs.replace(by_hand.lease(), kind=ExportKind.DELIVERY, settings=settings)
+    store = f"file://{tmp_path}"
+    task = msgspec.structs.replace(by_hand.task, settings=PipelineSettings(object_store=store))
+    rows = pyarrow.array([msgspec.json.encode(flush)], pyarrow.binary())
+    flushes = iter([pyarrow.RecordBatch.from_arrays([rows], ["flush"])])
+    batches = list(read_flushes(msgspec.json.encode(SourceTask(task)), flushes))
+    assert sum(batch.column("note").null_count for batch in batches) == 20_001
+    assert sum(batch.nbytes for batch in batches) < 100 * len(together)
+    list(write_flushes(msgspec.json.encode(SinkTask(task, [flush])), map(without_result, batches)))
+    [errors] = tmp_path.glob("landing/processing-failed/**/clicks-*")
+    raw = [b64decode(json.loads(line)["rawData"]) for line in errors.read_bytes().splitlines()]
+    assert raw == [together, alone, together]
 
 
 # -- packing ----------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ class FlushObjects:
         ordered = sorted(failures, key=lambda failed: failed.output_type)  # keeps the order within each type
         for output_type, group in groupby(ordered, key=lambda failed: failed.output_type):
             key = self.error_key(output_type)
-            lines = self._error_lines(_once_each(group))
+            lines = self._error_lines(once_each(group))
             self._put(self.target, key, lines, compression_named(UNCOMPRESSED))
             types.add(output_type)
         return types
@@ -192,12 +192,13 @@ class FlushObjects:
         self._progress.stored()
 
 
-def _once_each(failures: Iterable[Failed]) -> Iterator[Failed]:
-    """A record that was many may fail many times, and each line holds all of it: the first line tells enough."""
-    seen: set[int] = set()
+def once_each(failures: Iterable[Failed]) -> Iterator[Failed]:
+    """A record that was many may fail many times, and each line holds all of it: the first of a type tells enough."""
+    seen: set[tuple[int, str]] = set()
     for failed in failures:
-        if failed.record.sequence not in seen:
-            seen.add(failed.record.sequence)
+        key = (failed.record.sequence, failed.output_type)
+        if key not in seen:
+            seen.add(key)
             yield failed
 
 

@@ -20,7 +20,7 @@ SOURCE_SCHEMA = pa.schema(
         ("place", pa.int32()),  # of the partition
         ("odd", pa.bool_()),  # JSON that is not for Spark
         ("note", pa.binary()),
-        ("raw", pa.binary()),  # as it was put; null if that is the payload
+        ("raw", pa.binary()),  # as it was put; null if that is the payload, or if a note has told it
         ("payload", pa.binary()),
     ]
 )
@@ -41,6 +41,13 @@ class Placed(msgspec.Struct, tag="placed"):
     arrival_ms: int
     query_keys: dict[str, str]
     lambda_keys: dict[str, str]
+
+
+class Whole(msgspec.Struct, tag="whole"):
+    """A record as it was put, of which several rows are parts: too much to stand in each of them."""
+
+    sequence: int
+    raw: bytes
 
 
 class Rejected(msgspec.Struct, tag="rejected"):
@@ -77,7 +84,7 @@ class Ended(msgspec.Struct, tag="ended"):
     cancelled: bool = False
 
 
-Note = Placed | Rejected | Ended
+Note = Placed | Whole | Rejected | Ended
 
 encode_note = msgspec.msgpack.Encoder().encode
 decode_note = msgspec.msgpack.Decoder(Note).decode

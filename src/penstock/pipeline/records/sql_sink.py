@@ -26,6 +26,7 @@ from penstock.pipeline.records.sql_rows import (
     Ended,
     Placed,
     SinkTask,
+    Whole,
     decode_note,
 )
 from penstock.pipeline.server_client import ServerClient, ServerLost
@@ -70,6 +71,7 @@ class FlushSink:
         self._reporter = Reporter(flush, server, task.task.pipeline)
         self._failed = Ended()  # what went wrong at this end
         self._places: dict[int, Partition] = {}
+        self._wholes: dict[int, bytes] = {}
         self._failures: list[Failed] = []
         self._contents: Contents | None = None
         with failure_noted(flush, self._failed):
@@ -90,6 +92,8 @@ class FlushSink:
                     self._places[noted.place] = Partition(
                         noted.values, noted.arrival_ms, noted.query_keys, noted.lambda_keys
                     )
+                elif isinstance(noted, Whole):
+                    self._wholes[noted.sequence] = noted.raw
                 else:
                     self._failures.append(noted.failed())
             rows = rows.filter(pc.is_null(notes))
@@ -128,9 +132,14 @@ class FlushSink:
             stored = True
         if not stored and not objects.partitioned:
             objects.withdraw(objects.data_key(objects.whole, converted=self._contents.extension))
-        types = objects.put_errors(self._failures)
+        types = objects.put_errors(map(self._as_put, self._failures))
         for output_type in sorted(ERROR_TYPES - types):
             objects.withdraw(objects.error_key(output_type))
+
+    def _as_put(self, failed: Failed) -> Failed:
+        """With the record that it was a part of, if it was."""
+        raw = self._wholes.get(failed.record.sequence)
+        return failed if raw is None else failed._replace(record=failed.record._replace(raw=raw))
 
     def _told(self, outcome: Outcome) -> pa.RecordBatch:
         encoded = None

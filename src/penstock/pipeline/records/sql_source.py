@@ -25,7 +25,7 @@ from penstock.pipeline.destinations.base import (
     apply_environment,
 )
 from penstock.pipeline.objects import store_for
-from penstock.pipeline.records.objects import FlushObjects
+from penstock.pipeline.records.objects import FlushObjects, once_each
 from penstock.pipeline.records.partitions import Places
 from penstock.pipeline.records.processors import processed, processors_for
 from penstock.pipeline.records.reading import Tally, record_batches
@@ -37,6 +37,7 @@ from penstock.pipeline.records.sql_rows import (
     Placed,
     Rejected,
     SourceTask,
+    Whole,
     encode_note,
 )
 from penstock.pipeline.server_client import ServerClient
@@ -71,6 +72,7 @@ class FlushSource:
         self._tally = Tally()
         self._ended = Ended()
         self._failures: list[Failed] = []
+        self._last_sequence = self._whole_sequence = -1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         ended = self._ended
@@ -106,7 +108,7 @@ class FlushSource:
         for batch in records:
             yield from self._records(batch, places)
         if self._failures:
-            yield self._notes([Rejected.of(failed) for failed in self._failures])
+            yield self._notes([Rejected.of(failed) for failed in once_each(self._failures)])
 
     def _backed_up(self, columns: Iterator[Columns], objects: FlushObjects) -> Iterable[Columns]:
         target = objects.backup_target
@@ -140,13 +142,31 @@ class FlushSource:
             numbers = pa.array([place for _, place in kept], pa.int32())
         for start in range(0, len(records), BATCH_ROWS):
             batch = records[start : start + BATCH_ROWS]
+            raws, wholes = self._as_put(batch)
+            if wholes:
+                yield self._notes(wholes)
             yield self._batch(
                 pa.array([record.sequence for record in batch], pa.int64()),
                 pa.array([record.arrival_ms for record in batch], pa.int64()),
                 pa.array([record.data for record in batch], pa.binary()),
                 None if numbers is None else numbers[start : start + BATCH_ROWS],
-                pa.array([None if r.raw is r.data else r.raw for r in batch], pa.binary()),
+                pa.array(raws, pa.binary()),
             )
+
+    def _as_put(self, records: list[Record]) -> tuple[list[bytes | None], list[Whole]]:
+        """What was put, in the rows of records that have become something else; of those that are many, in a note."""
+        raws: list[bytes | None] = []
+        wholes: list[Whole] = []
+        following = [*(record.sequence for record in records[1:]), -1]
+        for record, next_sequence in zip(records, following, strict=True):
+            sequence, raw = record.sequence, record.raw
+            is_part = sequence in (self._last_sequence, next_sequence)
+            raws.append(None if is_part or raw == record.data else raw)
+            if is_part and sequence != self._whole_sequence:
+                wholes.append(Whole(sequence, raw))
+                self._whole_sequence = sequence
+            self._last_sequence = sequence
+        return raws, wholes
 
     def _batch(
         self,

@@ -44,12 +44,15 @@ def settings(version: str = "1", buffer_bytes: int = 5 * MIB, interval_ms: int =
 
 
 class DeliveryRig(PlannerRig):
-    def create_delivery(self, max_size_bytes: int = 2**40, **fields: Any) -> None:
+    def create_delivery(
+        self, max_size_bytes: int = 2**40, segment_size_bytes: int = 16 * MIB, **fields: Any
+    ) -> None:
         self.create_exported(
             ARN,
             Export(ExportKind.DELIVERY, settings(**fields)),
             flush_on_write=True,
             max_size_bytes=max_size_bytes,
+            segment_size_bytes=segment_size_bytes,
         )
 
     def put(self, count: int, payload: bytes = b"x" * 100) -> None:

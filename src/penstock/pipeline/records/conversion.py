@@ -84,11 +84,11 @@ def row_columns(deserializer: Deserializer, spellings: Mapping[str, str]) -> Row
             T.StructField(CORRUPT, T.StringType()),
         ]
     )
-    # Inside an array nothing can stand behind the object without being noticed.
-    wrapped = F.concat(F.lit(f'{{"{OBJECTS}":['), F.col("text"), F.lit("]}"))
+    # Inside an array nothing can stand behind the object without being noticed, nor can it end the array itself.
+    wrapped = F.concat(F.lit(f'{{"{OBJECTS}":['), F.col("text"), F.lit(",{}]}"))
     objects = F.col(f"parsed.{OBJECTS}")
     single = F.get(objects, F.lit(0))
-    unread = F.col(f"parsed.{CORRUPT}").isNotNull() | (F.size(objects) != 1)
+    unread = F.col(f"parsed.{CORRUPT}").isNotNull() | (F.size(objects) != 2)
     typed = conversion.typed(table, single)
     return RowColumns(
         F.from_json(wrapped, schema, OPTIONS).alias("parsed"),

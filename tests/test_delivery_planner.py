@@ -539,6 +539,29 @@ def test_deleting_the_stream_cancels_its_flushes(rig: DeliveryRig) -> None:
     assert rig.store.catalog.flushes() == []
 
 
+def test_a_stream_that_is_deleted_while_its_flush_is_written_down_holds_up_no_other(
+    rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = f"{ARN}-other"
+    rig.create_delivery(interval_ms=0)
+    rig.create_exported(other, Export(ExportKind.DELIVERY, settings(interval_ms=0)), flush_on_write=True)
+    rig.put(1)
+    rig.append_many(other, 1)
+    catalog, stream = rig.store.catalog, rig.delivery.stream
+    add_flushes = catalog.add_flushes
+
+    def add_late(rows: Iterable[FlushRow]) -> None:
+        monkeypatch.undo()
+        rig.store.delete_stream(stream)  # as the write thread does, before the planner hears of it
+        add_flushes(rows)
+
+    monkeypatch.setattr(catalog, "add_flushes", add_late)
+    assert rig.lease() == []
+    rig.planner.definitions_changed()
+    assert [flush.stream for flush in rig.lease()] == [other]
+    assert "check the disk" not in caplog.text
+
+
 def test_delivery_streams_are_no_exports_and_no_message_streams_to_others(rig: DeliveryRig) -> None:
     rig.create_delivery()
     assert rig.planner.runs() == []

@@ -427,6 +427,10 @@ class Planner:
             return
         try:
             await asyncio.to_thread(self._store.catalog.add_flushes, rows)
+        except (
+            sqlite3.IntegrityError
+        ):  # a stream was deleted just now: the others are planned in the next round
+            return
         except sqlite3.Error as error:
             logger.error("the catalog failed (%s): nothing is handed out for now; check the disk", error)
             for run in runs:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from faults.rig import Rig
+from penstock.bandwidth import Bandwidth
 from penstock.flush import Flush, LeaseRequest, Outcome, ReportAnswer
 from penstock.model import (
     Export,
@@ -46,12 +47,9 @@ class PlannerRig(Rig):
         self.planner = self.run(self._open_planner())
 
     async def _open_planner(self) -> Planner:
-        return Planner(
-            self.streams,
-            slots=5,
-            bandwidth_kbps=self.bandwidth_kbps,
-            monotonic_s=self.clock.monotonic_s,
-        )
+        kbps = self.bandwidth_kbps
+        bandwidth = Bandwidth(kbps, self.clock.monotonic_s) if kbps is not None else None
+        return Planner(self.streams, slots=5, bandwidth=bandwidth, monotonic_s=self.clock.monotonic_s)
 
     def drain(self) -> None:
         super().drain()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.bandwidth import Bandwidth
 from penstock.catalog import FlushRow
 from penstock.delivery.settings import EXPORT_IDENTIFIER, DataKey
 from penstock.errors import CorruptMessages, InvalidRequest, PenstockError
@@ -53,7 +54,7 @@ class Planner:
         streams: Streams,
         *,
         slots: int,
-        bandwidth_kbps: int | None,
+        bandwidth: Bandwidth | None = None,
         retention_s: float = RETENTION_S,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,11 +63,10 @@ class Planner:
         self.monotonic_s = monotonic_s
         self._slots = slots
         self._retention_ms = int(retention_s * 1000)
-        self._bandwidth_bytes_per_s = bandwidth_kbps * 125 if bandwidth_kbps else None
-        self._credit_bytes = float(self._bandwidth_bytes_per_s or 0)
-        self._credit_at_s = self.monotonic_s()
+        self._bandwidth = bandwidth
         # Under a cap no more than it allows in a second: a larger burst would be no cap at all.
-        self._flush_bytes_max = min(FLUSH_BYTES_MAX, self._bandwidth_bytes_per_s or FLUSH_BYTES_MAX)
+        cap_bytes = FLUSH_BYTES_MAX if bandwidth is None else bandwidth.bytes_per_s
+        self._flush_bytes_max = min(FLUSH_BYTES_MAX, cap_bytes)
         self._runs: dict[tuple[int, str], ExportRun] = {}
         self._by_flush: dict[int, FlushRun] = {}
         self._pipelines: dict[str, float] = {}  # when each was heard of last
@@ -457,19 +457,18 @@ class Planner:
             return []
 
     def _within_bandwidth(self, due: list[ExportRun], now_s: float) -> list[ExportRun]:
-        """As many as the average rate allows: credit grows with time, and a flush may overdraw it once."""
-        rate = self._bandwidth_bytes_per_s
-        if rate is None:
+        """As many as the average rate allows."""
+        bandwidth = self._bandwidth
+        if bandwidth is None:
             return due
-        self._credit_bytes = min(rate * 1.0, self._credit_bytes + (now_s - self._credit_at_s) * rate)
-        self._credit_at_s = now_s
         chosen = []
         for run in due:
-            if self._credit_bytes <= 0:
-                run.held_until_s = now_s + (1 - self._credit_bytes) / rate
+            wait_s = bandwidth.messages_wait_s()
+            if wait_s > 0:
+                run.held_until_s = now_s + wait_s
                 continue
             chosen.append(run)
-            self._credit_bytes -= run.due_bytes(now_s, self._flush_bytes_max)
+            bandwidth.spend(run.due_bytes(now_s, self._flush_bytes_max))
         return chosen
 
     # -- reports ------------------------------------------------------------------------------------

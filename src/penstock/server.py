@@ -107,15 +107,15 @@ class Server:
     async def _open_http_door(self, streams: Streams, stack: AsyncExitStack) -> tuple[str, int]:
         settings = self._settings
         access = Access([*self._tokens, load_or_create_token(settings.data_dir)])
+        kbps = settings.exporter_max_bandwidth_kbps
+        bandwidth = Bandwidth(kbps) if kbps is not None else None
         planner = Planner(
             streams,
             slots=settings.exporter_thread_pool_size,
-            bandwidth_kbps=settings.exporter_max_bandwidth_kbps,
+            bandwidth=bandwidth,
             retention_s=settings.firehose_retention_hours * 3600,
         )
         stack.push_async_callback(planner.settled)
-        kbps = settings.exporter_max_bandwidth_kbps
-        bandwidth = Bandwidth(kbps) if kbps is not None else None
         file_threads = ThreadPoolExecutor(FILE_THREADS, "penstock-files")
         stack.callback(file_threads.shutdown, cancel_futures=True)
         deliveries = await self._open_deliveries(streams, planner, stack)

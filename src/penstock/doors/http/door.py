@@ -16,7 +16,9 @@ from penstock.doors.http.bulk import SENDFILE_EXTENSION
 BACKLOG = 1024
 STOP_S = 5
 HEAD_BYTES_MAX = 64 * 1024
-KEEP_ALIVE_S = 75  # clients that put now and then keep their connection: longer than most of them wait in between
+KEEP_ALIVE_S = (
+    75  # clients that put now and then keep their connection: longer than most of them wait in between
+)
 HEAD_S = 30.0  # for a request to begin on a new connection, and for its head to be complete
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,13 @@ from harness import ServerProcess
 from penstock.client import StreamManagerClient
 from penstock.flush import Flush, LeaseRequest, Outcome
 from penstock.model import ExportKind
+from penstock.pipeline import delivery as delivery_module
 from penstock.pipeline.delivery import Reporter, Task, deliver_flush, deliver_partition, frame_parts
 from penstock.pipeline.destinations import http as http_destination
 from penstock.pipeline.destinations.base import Cancelled, PipelineSettings
 from penstock.pipeline.driver import GROUP_MESSAGES_MIN, pack
+from penstock.pipeline.object_folder import FolderStore
+from penstock.pipeline.records.processors.lambda_function import CONCURRENT_INVOCATIONS_MAX
 from penstock.pipeline.records.sql_rows import SinkTask, SourceTask
 from penstock.pipeline.records.sql_sink import write_flushes
 from penstock.pipeline.records.sql_source import read_flushes
@@ -30,6 +33,7 @@ from pipeline.records.deliveries import delivery_settings
 from pipeline.sink import Sink
 
 PIPELINE = "test"
+MIB = 1024 * 1024
 
 
 class ByHand:
@@ -186,6 +190,41 @@ def test_a_flush_that_nobody_wants_any_more_is_not_delivered(by_hand: ByHand) ->
     by_hand.streams.delete("s")
     assert by_hand.deliver(flush) is None
     assert by_hand.arrived == []
+
+
+calls: list[str] = []
+when_called: Callable[[], object] = list
+
+
+def watched_function(event: dict[str, Any], context: object) -> dict[str, Any]:
+    calls.append(event["invocationId"])
+    when_called()
+    records = [{"recordId": r["recordId"], "result": "Ok", "data": r["data"]} for r in event["records"]]
+    return {"records": records}
+
+
+def test_work_that_nobody_wants_any_more_ends_before_it_is_done(
+    by_hand: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that hangs would be called for hours, and its flush take the place of others."""
+    by_hand.create()
+    for _ in range(12):
+        by_hand.streams.append("s", bytes(MIB))
+    parameters = [{"ParameterName": "LambdaArn", "ParameterValue": "watched"}]
+    processors = [{"Type": "Lambda", "Parameters": parameters}]
+    delivery = delivery_settings(ProcessingConfiguration={"Enabled": True, "Processors": processors})
+    settings = msgspec.to_builtins(delivery)
+    flush = msgspec.structs.replace(by_hand.lease(), kind=ExportKind.DELIVERY, settings=settings)
+    lambdas = {"watched": f"python:{__name__}:watched_function"}
+    where = PipelineSettings(object_store=f"file://{tmp_path}", lambdas=lambdas)
+    monkeypatch.setattr(delivery_module, "REPORT_INTERVAL_S", 0.0)
+    calls.clear()
+    first = iter([by_hand.streams.delete])
+    monkeypatch.setitem(globals(), "when_called", lambda: next(first, len)("s"))
+    task = msgspec.structs.replace(by_hand.task, settings=where)
+    assert deliver_flush(flush, task, by_hand.client) is None
+    assert len(calls) == CONCURRENT_INVOCATIONS_MAX, "the first few at a time, and no more"
+    assert FolderStore(tmp_path).keys("landing") == []
 
 
 def test_damaged_messages_are_left_out(by_hand: ByHand) -> None:

@@ -66,6 +66,9 @@ class Reporter(Progress):
         self.outcome.payload_bytes += payload_bytes
         self._maybe_report()
 
+    def working(self) -> None:
+        self._maybe_report()
+
     def failed(self, records: int) -> None:
         self.outcome.failed_records += records
 

@@ -108,6 +108,9 @@ class Progress(ABC):
     def skipped(self, next_sequence: int, reason: str) -> None:
         """The message before `next_sequence` can never be delivered and is passed over."""
 
+    def working(self) -> None:  # noqa: B027
+        """Nothing to tell yet, but it may take long. Raises Cancelled when the work is to stop."""
+
     def failed(self, records: int) -> None:  # noqa: B027
         """So many of what is delivered next went to the error output. Only delivery streams have one."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +27,8 @@ from penstock.pipeline.records.processors import processed, processors_for
 from penstock.pipeline.records.reading import Tally, joined, record_batches
 from penstock.pipeline.records.record import Failed
 from penstock.prefix import PARTITION_NAMESPACES, BadPrefix, CannotEvaluate
+
+T = TypeVar("T")
 
 FUNCTION_ERROR_TYPES = frozenset({PROCESSING_FAILED, ACTIVE_PARTITION_EXCEEDED})
 
@@ -94,7 +97,7 @@ class _FlushRun:
             columns = list(columns)
             if columns:
                 objects.put_backup((b"".join(part.payloads) for part in columns), backup)
-        batches = processed(self._processors, record_batches(columns), self._failures.extend)
+        batches = self._watched(processed(self._processors, record_batches(columns), self._failures.extend))
         if self._partitioned:
             partitions = Partitions(objects, self._settings.active_partitions)
             for batch in batches:
@@ -104,6 +107,12 @@ class _FlushRun:
         elif not self._put_whole(joined(batches)) and self._asks_a_function:
             objects.withdraw(objects.data_key(objects.whole))
         self._put_errors()
+
+    def _watched(self, batches: Iterable[T]) -> Iterator[T]:
+        """A function may take hours for a flush that nobody wants any more."""
+        for batch in batches:
+            self._progress.working()
+            yield batch
 
     def _put_whole(self, chunks: Iterable[bytes | memoryview]) -> bool:
         """One object, if there is something to put into it."""

@@ -106,6 +106,7 @@ class FlushSource:
         records = processed(processors, record_batches(columns), self._failures.extend)
         places = Places(objects, self._task.settings.active_partitions) if objects.partitioned else None
         for batch in records:
+            reporter.working()
             yield from self._records(batch, places)
         if self._failures:
             yield self._notes([Rejected.of(failed) for failed in once_each(self._failures)])

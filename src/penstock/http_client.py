@@ -68,9 +68,10 @@ class HttpClient:
     def delivery(self, arn: str) -> DeliveryDescription:
         return self._call("GET", f"/v1/delivery/describe?{urlencode({'arn': arn})}", DeliveryDescription)
 
-    def flush_delivery(self, arn: str, wait_ms: int) -> DeliveryView:
-        query = urlencode({"arn": arn, "wait_ms": wait_ms})
-        return self._call("POST", f"/v1/delivery/flush?{query}", DeliveryView)
+    def flush_delivery(self, arn: str, wait_ms: int, upto: int | None = None) -> DeliveryView:
+        """Deliver what is there now, or only what is before the number `upto`."""
+        query = {"arn": arn, "wait_ms": wait_ms} | ({} if upto is None else {"upto": upto})
+        return self._call("POST", f"/v1/delivery/flush?{urlencode(query)}", DeliveryView)
 
     def set_delivery_sql(self, arn: str, sql: str) -> DeliveryListing:
         query = urlencode({"arn": arn})

@@ -599,12 +599,15 @@ class Planner:
         run = self._run_of(stream, EXPORT_IDENTIFIER)
         return run if isinstance(run, DeliveryRun) else None
 
-    async def flush_now(self, stream: str, wait_s: float) -> DeliveryRun | None:
-        """Deliver what is there, whatever its size or age. Returns when that is done, has failed, or time is up."""
+    async def flush_now(self, stream: str, wait_s: float, upto: int | None = None) -> DeliveryRun | None:
+        """Deliver what is there (before `upto`), whatever its size or age.
+
+        Returns when that is done, has failed, or time is up.
+        """
         run = self.delivery(stream)
         if run is None:
             return None
-        upto = run.flush_now()
+        upto = run.flush_now(upto)
         run.retry_at_once()
         deadline_s = self.monotonic_s() + wait_s
         self._wake()

@@ -257,7 +257,7 @@ class DeliveryRun(ExportRun):
     def __init__(self, stream: Stream, export: Export, status: ExportStatus) -> None:
         super().__init__(stream, export, status)
         self._unplanned_from_bytes = stream.visible_bytes - self._stored_bytes()
-        self._flush_upto = 0  # somebody will not wait for records before this
+        self.flush_upto = 0  # somebody will not wait for records before this
         self.noted_from = 0  # all records before are delivered, or lost, and the catalog knows it
 
     @property
@@ -309,10 +309,12 @@ class DeliveryRun(ExportRun):
             logger.error("stream %s cannot be measured: %s", self.stream.definition.name, error)
             return 0
 
-    def flush_now(self) -> int:
-        """Wait for neither size nor age with what is there. Returns the number behind it."""
-        self._flush_upto = self.stream.visible_next
-        return self._flush_upto
+    def flush_now(self, upto: int | None) -> int:
+        """Wait for neither size nor age with what is before `upto`, or with all there is. Returns the end of it."""
+        visible_next = self.stream.visible_next
+        wanted = visible_next if upto is None else min(upto, visible_next)
+        self.flush_upto = max(self.flush_upto, wanted)
+        return wanted
 
     def note_deleted(self) -> bool:
         oldest = self.stream.oldest_sequence
@@ -334,7 +336,7 @@ class DeliveryRun(ExportRun):
         if len(self.flushes) >= DELIVERY_FLUSHES_MAX or self.unplanned_messages == 0:
             return None
         full = self.unplanned_bytes >= self.buffer_bytes or self._fills_the_stream
-        if full or self.position < self._flush_upto:
+        if full or self.position < self.flush_upto:
             return now_s
         since_s = self.pending_since_s if self.pending_since_s is not None else now_s
         return since_s + float(self.export.settings["interval_ms"]) / 1000
@@ -345,7 +347,7 @@ class DeliveryRun(ExportRun):
         first = self.position
         while first < visible_next and len(self.flushes) + len(ranges) < DELIVERY_FLUSHES_MAX:
             behind, payload_bytes = self.stream.measure(first, visible_next, self.buffer_bytes)
-            if ranges and payload_bytes < self.buffer_bytes and first >= self._flush_upto:
+            if ranges and payload_bytes < self.buffer_bytes and first >= self.flush_upto:
                 break
             behind = max(behind, first + 1)
             arrival_ms = self.stream.arrival_ms(first)

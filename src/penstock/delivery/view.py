@@ -18,4 +18,6 @@ class DeliveryView(msgspec.Struct, kw_only=True):
     last_delivery_time_ms: int
     failures: int
     retry_in_ms: int = 0
+    delivered_upto: int = 0  # all records before this number are delivered
+    flush_upto: int = 0  # and those before this will not wait: somebody has asked for them
     error: str

@@ -44,14 +44,16 @@ def flush(
     deadline_s = time.monotonic() + wait_s
     with connect_http(**where) as client:
         arn = find(client, name, region, account).arn
-        while True:
-            left_ms = round(max(0.0, deadline_s - time.monotonic()) * 1000)
-            progress = client.flush_delivery(arn, min(left_ms, POLL_MS))
-            if not progress.waiting_records or progress.failures or left_ms <= POLL_MS:
+        progress = client.flush_delivery(arn, 0)
+        upto = progress.flush_upto  # records that are put meanwhile are not waited for
+        while progress.delivered_upto < upto and not progress.failures:
+            left_ms = round((deadline_s - time.monotonic()) * 1000)
+            if left_ms <= 0:
                 break
+            progress = client.flush_delivery(arn, min(left_ms, POLL_MS), upto)
     if as_json:
         output.write_json({"arn": arn, **progress_json(progress)})
-    if not progress.waiting_records:
+    if progress.delivered_upto >= upto:
         if not as_json:
             click.echo(f"delivery stream {name}: everything is delivered", err=True)
         return

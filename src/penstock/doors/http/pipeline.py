@@ -93,7 +93,12 @@ class PipelineRoutes:
         wait_ms = request.query_params.get("wait_ms", "0")
         if not re.fullmatch("[0-9]{1,9}", wait_ms):
             raise BadBody(f"the parameter 'wait_ms' must be a number, not {wait_ms[:40]!r}")
-        run = await self._planner.flush_now(arn, min(int(wait_ms), WAIT_MS_MAX) / 1000)
+        upto = request.query_params.get("upto")
+        if upto is not None and not re.fullmatch("[0-9]{1,19}", upto):
+            raise BadBody(f"the parameter 'upto' must be a sequence number, not {upto[:40]!r}")
+        run = await self._planner.flush_now(
+            arn, min(int(wait_ms), WAIT_MS_MAX) / 1000, None if upto is None else int(upto)
+        )
         if run is None:
             return JSONResponse({"error": f"there is no delivery stream {arn}"}, status_code=404)
         return _json(delivery_view(run, self._planner))
@@ -136,6 +141,8 @@ def delivery_view(run: DeliveryRun, planner: Planner) -> DeliveryView:
         last_delivery_time_ms=status.last_export_time_ms,
         failures=run.failures,
         retry_in_ms=_retry_in_ms(run, planner),
+        delivered_upto=run.undelivered_from,
+        flush_upto=run.flush_upto,
         error=status.error_message,
     )
 

@@ -373,9 +373,7 @@ class DeliveryRun(ExportRun):
 
     def settings_for(self, flush_run: FlushRun) -> dict[str, Any]:
         """A retry must make the same names: another configuration counts only for what has left nothing behind."""
-        if flush_run.failures and not flush_run.touched:
-            return self.export.settings
-        return flush_run.flush.settings
+        return flush_run.flush.settings if flush_run.touched else self.export.settings
 
     def adopt(self, flush: Flush) -> None:
         flush_run = self.flushes[flush.id] = FlushRun(self, flush)

@@ -214,6 +214,55 @@ def test_a_flush_that_failed_and_left_nothing_gets_the_new_settings_at_once_and_
     assert rig.lease_one().settings["version"] == "2"
 
 
+def test_new_settings_that_could_not_be_stored_are_stored_before_they_count(
+    rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(1)
+    rig.fail(rig.lease_one())
+    rig.update(ARN, Export(ExportKind.DELIVERY, settings(version="2", interval_ms=0)))
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(rig.store.catalog, "change_flushes", fail)
+    assert rig.lease() == []
+    monkeypatch.undo()
+    rig.clock.advance(5)
+    assert rig.lease_one().settings["version"] == "2"
+    rig.drain()
+    rig.restart()
+    assert rig.lease_one().settings["version"] == "2", "or the records are delivered twice, by two names"
+
+
+def test_after_a_restart_new_records_wait_as_long_as_ever(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=60_000)
+    rig.put(1)
+    rig.clock.advance(61)
+    rig.lease_one()
+    rig.drain()
+    rig.restart()
+    assert spans(rig.lease()) == [(0, 1)]
+    rig.put(1)
+    assert rig.lease() == []
+    rig.clock.advance(61)
+    assert spans(rig.lease()) == [(1, 2)]
+
+
+def test_records_do_not_get_numbers_that_were_planned_when_the_log_has_lost_them(rig: DeliveryRig) -> None:
+    rig.create_delivery(interval_ms=0)
+    rig.put(3)
+    rig.lease_one()  # never delivered
+    rig.put(3)
+    rig.deliver(rig.lease_one())
+    [segment] = rig.delivery.stream.segments
+    rig.close()
+    rig.disk.inode(segment.path).truncate(0)
+    rig.open()
+    rig.put(2)
+    assert (6, 8) in spans(rig.lease()), "what gets a lower number is never planned"
+
+
 def test_a_flush_that_failed_and_left_objects_keeps_its_settings(rig: DeliveryRig) -> None:
     rig.create_delivery(interval_ms=0)
     rig.put(1)

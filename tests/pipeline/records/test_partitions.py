@@ -6,9 +6,10 @@ import tracemalloc
 from pathlib import Path
 
 from penstock.pipeline.object_folder import FolderStore
-from penstock.pipeline.records.objects import FlushObjects
-from penstock.pipeline.records.partitions import Partitions
-from penstock.pipeline.records.record import Record
+from penstock.pipeline.objects import KEY_BYTES_MAX
+from penstock.pipeline.records.objects import FlushObjects, Partition
+from penstock.pipeline.records.partitions import Partitions, Places
+from penstock.pipeline.records.record import Failed, Record
 from pipeline.destinations.recording import Recording
 from pipeline.records.deliveries import ARRIVAL_MS, delivery_settings, flush_of
 
@@ -21,6 +22,18 @@ def batch(number: int) -> list[Record]:
         Record(n, ARRIVAL_MS, b"%040d" % n, b"", {"device": f"d{n % 3}"})
         for n in range(first, first + BATCH_RECORDS)
     ]
+
+
+def test_a_name_that_only_its_extension_makes_too_long_has_no_place(tmp_path: Path) -> None:
+    """It would be refused when everything else is stored, and hold up the flush for ever."""
+    delivery = delivery_settings(Prefix="!{partitionKeyFromQuery:device}/")
+    objects = FlushObjects(flush_of(delivery, 1), delivery, FolderStore(tmp_path), Recording())
+    around_bytes = len(objects.data_key(Partition(("x",), ARRIVAL_MS, {"device": "x"}, {}))) - 1
+    record = Record(0, ARRIVAL_MS, b"", b"", {"device": "é" * ((KEY_BYTES_MAX - around_bytes) // 2)})
+    assert Places(objects, 500).place(record) == 0
+    failed = Places(objects, 500, ".parquet").place(record)
+    assert isinstance(failed, Failed)
+    assert "it must have 1 to 1024" in failed.message
 
 
 def test_records_take_no_more_room_than_their_bytes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from penstock.pipeline.records.record import Failed, Record
 from pipeline.destinations.recording import Recording
 from pipeline.records.deliveries import ARRIVAL_MS, delivery_settings, flush_of
 
+PREFIX = "device=!{partitionKeyFromQuery:device}/"
 BATCHES, BATCH_RECORDS, RECORD_BYTES = 50, 1000, 40
 
 
@@ -26,18 +27,23 @@ def batch(number: int) -> list[Record]:
 
 def test_a_name_that_only_its_extension_makes_too_long_has_no_place(tmp_path: Path) -> None:
     """It would be refused when everything else is stored, and hold up the flush for ever."""
-    delivery = delivery_settings(Prefix="!{partitionKeyFromQuery:device}/")
-    objects = FlushObjects(flush_of(delivery, 1), delivery, FolderStore(tmp_path), Recording())
-    around_bytes = len(objects.data_key(Partition(("x",), ARRIVAL_MS, {"device": "x"}, {}))) - 1
+    plain, converting = [
+        FlushObjects(flush_of(delivery, 1), delivery, FolderStore(tmp_path), Recording())
+        for delivery in (
+            delivery_settings(Prefix=PREFIX),
+            delivery_settings(Prefix=PREFIX, DataFormatConversionConfiguration={"Enabled": True}),
+        )
+    ]
+    around_bytes = len(plain.data_key(Partition(("x",), ARRIVAL_MS, {"device": "x"}, {}))) - 1
     record = Record(0, ARRIVAL_MS, b"", b"", {"device": "é" * ((KEY_BYTES_MAX - around_bytes) // 2)})
-    assert Places(objects, 500).place(record) == 0
-    failed = Places(objects, 500, ".parquet").place(record)
+    assert Places(plain, 500).place(record) == 0
+    failed = Places(converting, 500).place(record)
     assert isinstance(failed, Failed)
     assert "it must have 1 to 1024" in failed.message
 
 
 def test_records_take_no_more_room_than_their_bytes(tmp_path: Path) -> None:
-    delivery = delivery_settings(Prefix="device=!{partitionKeyFromQuery:device}/")
+    delivery = delivery_settings(Prefix=PREFIX)
     flush = flush_of(delivery, BATCHES * BATCH_RECORDS)
     objects = FlushObjects(flush, delivery, FolderStore(tmp_path), Recording())
     partitions = Partitions(objects, 500)

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 CONTENT_TYPE = "application/octet-stream"
 SUFFIX_PATTERN = "yyyy-MM-dd-HH-mm-ss"
 UNCOMPRESSED = "UNCOMPRESSED"
+LONGEST_EXTENSION = ".parquet"  # of converted data
 
 
 class Target(NamedTuple):
@@ -115,6 +116,11 @@ class FlushObjects:
         )
         extension = target.file_extension or converted or target.compression.extension
         return prefix + self._name(role, partition.arrival_ms, target.zone) + extension
+
+    def longest_data_key(self, partition: Partition) -> str:
+        """As long as the name of its object can become."""
+        converts = self._delivery.config.get("DataFormatConversionConfiguration")
+        return self.data_key(partition, converted=LONGEST_EXTENSION if converts else "")
 
     def error_key(self, output_type: str) -> str:
         target, arrival_ms = self.target, self._flush.planned_ms

@@ -19,10 +19,8 @@ MISSING_KEY_TEXT = "partitionKeys values must not be null or empty"
 class Places:
     """Which partition each record of a flush belongs to. Partitions are numbered as they are opened."""
 
-    def __init__(self, objects: FlushObjects, active_max: int, converted: str = "") -> None:
-        """`converted` is the longest extension of converted data that there may be."""
+    def __init__(self, objects: FlushObjects, active_max: int) -> None:
         self._objects = objects
-        self._converted = converted
         self._active_max = active_max
         self._numbers: dict[tuple[str, ...], int] = {}
         self.partitions: list[Partition] = []
@@ -42,9 +40,7 @@ class Places:
         return self._numbers[values]
 
     def _open(self, partition: Partition) -> None:
-        check_key(
-            self._objects.data_key(partition, converted=self._converted)
-        )  # or its records would hold up all others
+        check_key(self._objects.longest_data_key(partition))  # or its records would hold up all others
         self._numbers[partition.values] = len(self.partitions)
         self.partitions.append(partition)
 

@@ -22,7 +22,7 @@ TOKEN = b"token"
 
 async def records(rig: Rig, arn: str, **query: int) -> tuple[int, dict[str, Any]]:
     access = Access([TOKEN])
-    planner = Planner(rig.streams, slots=1, bandwidth_kbps=None)
+    planner = Planner(rig.streams, slots=1)
     app = App(rig.streams, access, DeliveryRoutes(rig.deliveries, rig.streams, planner, access).routes)
     scope = {
         "type": "http",

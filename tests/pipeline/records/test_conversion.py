@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,9 +21,8 @@ from penstock.pipeline.records.conversion import row_columns
 from penstock.pipeline.records.deserializer import Deserializer, Row
 from penstock.pipeline.records.joda import BadPattern, JodaPattern
 from penstock.pipeline.records.json_text import ConversionFailed, MalformedData
-from penstock.pipeline.records.key_spelling import common_spellings, other_spellings
+from penstock.pipeline.records.key_spelling import EXACT_KEYS_MAX, OddRecords, common_spellings
 from penstock.pipeline.records.serde import deserializer_for
-from penstock.pipeline.records.sql_frames import Conversion, odd_patterns
 
 OPENX: dict[str, Any] = {"OpenXJsonSerDe": {}}
 HIVE: dict[str, Any] = {"HiveJsonSerDe": {}}
@@ -298,15 +296,25 @@ spelt = st.text(st.sampled_from("aAbB_."), min_size=3, max_size=3)
 
 
 @settings(deadline=None)
-@given(spelt, st.booleans(), st.booleans())
-def test_only_other_spellings_are_found(key: str, ignore_case: bool, dots: bool) -> None:
+@given(spelt, st.booleans(), st.booleans(), st.sampled_from(["a_b", "A_b"]), st.booleans())
+def test_only_other_spellings_are_found(
+    key: str, ignore_case: bool, dots: bool, known: str, is_wide: bool
+) -> None:
     options = {"CaseInsensitive": ignore_case, "ConvertDotsInJsonKeysToUnderscores": dots}
-    made = deserializer("a_b INT", {"OpenXJsonSerDe": options})
-    known = "A_b" if ignore_case else "a_b"
-    pattern = other_spellings(made, {"a_b": known})
-    payload = pa.array([json.dumps({key: 1}).encode()], pa.binary())
-    found = pattern is not None and pc.match_substring_regex(payload, pattern)[0].as_py()
-    assert found == (made.keys.canonical(key) == "a_b" and key != known)
+    others = ", ".join(f"c{number} INT" for number in range(EXACT_KEYS_MAX if is_wide else 1))
+    made = deserializer(f"a_b INT, {others}", {"OpenXJsonSerDe": options})
+    known = known if ignore_case else "a_b"
+    payloads = pa.array([json.dumps({"x": 1, key: 1}).encode(), b'{"c0":1}'], pa.binary())
+    found = OddRecords(made, {"a_b": known}).find(payloads).to_pylist()
+    assert found == [made.keys.canonical(key) == "a_b" and key != known, False]
+
+
+@pytest.mark.parametrize("name", ["plain", "odd name", "a-b+c", "größe", "d.e", "[x]"])
+def test_any_name_can_be_looked_for(name: str) -> None:
+    made = deserializer_for(OPENX, [Column(name, parse_type("string"))])
+    payloads = [{name: "x"}, {name: {"nested": 1}}, {name: 1.5}, {"other": {}}]
+    encoded = pa.array([json.dumps(each, ensure_ascii=False).encode() for each in payloads], pa.binary())
+    assert OddRecords(made, {}).find(encoded).to_pylist() == [False, True, True, False]
 
 
 def test_the_most_common_spelling_is_learned() -> None:
@@ -422,13 +430,9 @@ SERDES = [
 ]
 
 
-def by_spark(
-    spark: SparkSession, made: Deserializer, serde: dict[str, Any], records: list[bytes]
-) -> tuple[list[Row], list[bool]]:
+def by_spark(spark: SparkSession, made: Deserializer, records: list[bytes]) -> tuple[list[Row], list[bool]]:
     payloads = pa.array(records, pa.binary())
-    odd = pa.array([False] * len(records))
-    for pattern in odd_patterns(Conversion(made.columns, serde, {}), {}):
-        odd = pc.or_(odd, pc.match_substring_regex(payloads, pattern))
+    odd = OddRecords(made, {}).find(payloads)
     frame = spark.createDataFrame(pa.table({"payload": payloads, "odd": odd})).coalesce(1)
     columns = row_columns(made, {})
     frame = frame.select(F.when(~F.col("odd"), F.col("payload").cast("string")).alias("text"))
@@ -440,7 +444,10 @@ def by_spark(
 
 def one_by_one(made: Deserializer, record: bytes) -> list[Row] | str:
     try:
-        return pa.Table.from_pylist(made.rows(record), schema=arrow_schema(made.columns)).to_pylist()
+        rows: list[Row] = pa.Table.from_pylist(
+            made.rows(record), schema=arrow_schema(made.columns)
+        ).to_pylist()
+        return rows
     except ConversionFailed as error:
         return str(error)
 
@@ -451,7 +458,7 @@ def test_spark_gives_the_same_rows(spark: SparkSession, serde: dict[str, Any]) -
     records = [
         f'{{"{column.name}":{value}}}'.encode() for column in made.columns for value in VALUES
     ] + RECORDS
-    rows, left = by_spark(spark, made, serde, records)
+    rows, left = by_spark(spark, made, records)
     for record, row, is_left in zip(records, rows, left, strict=True):
         if not is_left:
             assert repr(one_by_one(made, record)) == repr([row]), record
@@ -466,7 +473,7 @@ def test_spark_leaves_only_what_it_must(spark: SparkSession) -> None:
         b'{"ts":"2026-09-07 12:00:02.5","unknown":{"deep":[1,{"er":2}]}}',
         b"{}",
     ]
-    _, left = by_spark(spark, made, OPENX, plain)
+    _, left = by_spark(spark, made, plain)
     assert left == [
         False,
         False,
@@ -485,7 +492,7 @@ def test_spark_gives_the_same_rows_for_anything(spark: SparkSession, objects: li
         "a BIGINT, b ARRAY<STRING>, c STRUCT<a: TIMESTAMP, b: DECIMAL(10,2), c: STRING>", OPENX
     )
     records = [json.dumps(each).encode() for each in objects]
-    rows, left = by_spark(spark, made, OPENX, records)
+    rows, left = by_spark(spark, made, records)
     for record, row, is_left in zip(records, rows, left, strict=True):
         if not is_left:
             assert repr(one_by_one(made, record)) == repr([row]), record

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
-from operator import or_
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.hive_types import Column as TableColumn
 from penstock.pipeline.records.conversion import RowColumns
-from penstock.pipeline.records.key_spelling import nested_texts, other_spellings
+from penstock.pipeline.records.key_spelling import (
+    EXACT_KEYS_MAX,
+    any_other_key,
+    keys_of,
+    nested_texts,
+    other_spellings,
+)
 from penstock.pipeline.records.serde import deserializer_for
 
 KEPT = ("flush", "sequence", "arrival_ms", "place", "note")
@@ -26,19 +30,15 @@ class Conversion(NamedTuple):
     serializer: dict[str, Any]
 
 
-def odd_patterns(conversion: Conversion | None, spellings: Mapping[str, str]) -> list[str]:
-    """What tells JSON that Spark would read otherwise than it should."""
-    if conversion is None:
-        return []
-    deserializer = deserializer_for(conversion.deserializer, conversion.columns)
-    patterns = other_spellings(deserializer, spellings), nested_texts(deserializer, spellings)
-    return [pattern for pattern in patterns if pattern is not None]
-
-
-def with_odd(frame: DataFrame, patterns: list[str]) -> DataFrame:
-    """As the reading end does it, for what a query has made."""
-    text = F.col("payload").cast("string")
-    odd: Column = reduce(or_, [text.rlike(pattern) for pattern in patterns], F.lit(False))
+def with_odd(frame: DataFrame, conversion: Conversion | None, spellings: Mapping[str, str]) -> DataFrame:
+    """What tells JSON that Spark would read otherwise than it should. As the reading end, for what a query has made."""
+    odd = F.lit(False)
+    if conversion is not None:
+        deserializer = deserializer_for(conversion.deserializer, conversion.columns)
+        is_wide = len(keys_of(deserializer)) > EXACT_KEYS_MAX
+        others = (any_other_key if is_wide else other_spellings)(deserializer, spellings)
+        for pattern in (others, nested_texts(deserializer, spellings)):
+            odd = odd | F.col("payload").cast("string").rlike(pattern) if pattern is not None else odd
     return frame.withColumn("odd", odd)
 
 

@@ -28,7 +28,6 @@ from penstock.pipeline.records.sql_frames import (
     Conversion,
     as_they_are,
     for_files,
-    odd_patterns,
     with_odd,
     without_result,
 )
@@ -41,6 +40,7 @@ from penstock.schemas import BadSchema, SchemaCache, SchemaError, SchemaNotFound
 
 logger = logging.getLogger(__name__)
 
+REMEMBERED_MAX = 1000
 WARM_UP_SQL = "SELECT upper(data) AS data FROM records WHERE length(data) > 0"
 # Results must not depend on where the driver runs, and no single value may fail a job.
 SESSION = {
@@ -100,6 +100,8 @@ class SqlJobs:
         if not sql:
             return None
         if sql not in self._transforms:
+            if len(self._transforms) >= REMEMBERED_MAX:
+                self._transforms.clear()
             try:
                 self._transforms[sql] = analyse(self._spark, sql)
             except BadQuery as error:
@@ -124,6 +126,8 @@ class SqlJobs:
     def _row_columns(self, conversion: Conversion, spellings: Mapping[str, str]) -> RowColumns:
         key = str((conversion.columns, conversion.deserializer, sorted(spellings.items())))
         if key not in self._rows:
+            if len(self._rows) >= REMEMBERED_MAX:
+                self._rows.clear()
             deserializer = deserializer_for(conversion.deserializer, conversion.columns)
             self._rows[key] = row_columns(deserializer, spellings)
         return self._rows[key]
@@ -140,12 +144,13 @@ class SqlJobs:
         failure: str = "",
     ) -> list[Outcome]:
         spellings = self._spellings.get(arn, {})
-        patterns = odd_patterns(conversion, spellings)
-        source = SourceTask(task, [] if transform is not None else patterns)
-        sink = SinkTask(task, flushes, failure=failure)
+        source, sink = SourceTask(task), SinkTask(task, flushes, failure=failure)
         if conversion is not None:
             sink.columns = [(name, str(type_)) for name, type_ in conversion.columns]
             sink.deserializer, sink.serializer = conversion.deserializer, conversion.serializer
+            if transform is None:
+                source.columns, source.deserializer = sink.columns, sink.deserializer
+                source.spellings = spellings
         column = pa.array([msgspec.json.encode(flush) for flush in flushes] or [b""], pa.binary())
         # One task, which Spark would otherwise make as many of as there are rows and cores.
         frame = self._spark.createDataFrame(pa.table({"flush": column})).coalesce(1)
@@ -153,7 +158,8 @@ class SqlJobs:
         if failure:
             frame = without_result(frame)
         elif transform is not None:
-            frame = with_odd(transformed(frame, transform, newline=conversion is None), patterns)
+            frame = transformed(frame, transform, newline=conversion is None)
+            frame = with_odd(frame, conversion, spellings)
         if conversion is not None:
             frame = for_files(frame, self._row_columns(conversion, spellings))
         else:

@@ -94,7 +94,9 @@ class SourceTask(msgspec.Struct):
     """What the reading end must know besides the flushes."""
 
     task: Task
-    odd_patterns: list[str] = []
+    columns: list[tuple[str, str]] = []  # of JSON that Spark will parse: names and types; none if it will not
+    deserializer: dict[str, Any] = {}
+    spellings: dict[str, str] = {}
 
 
 class SinkTask(msgspec.Struct):

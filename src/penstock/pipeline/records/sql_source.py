@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.delivery.sealing import CannotOpen, Opener
 from penstock.delivery.settings import DeliverySettings
 from penstock.flush import Flush
+from penstock.hive_types import Column, parse_type
 from penstock.java_time import BadZone
 from penstock.pipeline.delivery import Reporter, Task, failure_noted, frame_parts, settle_worker
 from penstock.pipeline.destinations.base import (
@@ -25,11 +25,13 @@ from penstock.pipeline.destinations.base import (
     apply_environment,
 )
 from penstock.pipeline.objects import store_for
+from penstock.pipeline.records.key_spelling import OddRecords
 from penstock.pipeline.records.objects import FlushObjects, once_each
 from penstock.pipeline.records.partitions import Places
 from penstock.pipeline.records.processors import processed, processors_for
 from penstock.pipeline.records.reading import Tally, record_batches
 from penstock.pipeline.records.record import Failed, Record
+from penstock.pipeline.records.serde import deserializer_for
 from penstock.pipeline.records.sql_rows import (
     SOURCE_SCHEMA,
     Ended,
@@ -67,7 +69,7 @@ class FlushSource:
         self._number = number
         self._flush = flush
         self._task: Task = task.task
-        self._odd_patterns = task.odd_patterns
+        self._odd_records = _odd_records(task)
         self._server = server
         self._tally = Tally()
         self._ended = Ended()
@@ -192,10 +194,9 @@ class FlushSource:
         return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
 
     def _odd(self, payloads: pa.Array) -> pa.Array:
-        odd = pa.array(np.zeros(len(payloads), np.bool_))
-        for pattern in self._odd_patterns:
-            odd = pc.or_(odd, pc.match_substring_regex(payloads, pattern))
-        return odd
+        if self._odd_records is None:
+            return pa.array(np.zeros(len(payloads), np.bool_))
+        return self._odd_records.find(payloads)
 
     # -- notes --------------------------------------------------------------------------------------
 
@@ -219,6 +220,13 @@ class FlushSource:
             for field in SOURCE_SCHEMA
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+
+def _odd_records(task: SourceTask) -> OddRecords | None:
+    if not task.columns:
+        return None
+    columns = [Column(name, parse_type(text)) for name, text in task.columns]
+    return OddRecords(deserializer_for(task.deserializer, columns), task.spellings)
 
 
 def _groups(parts: Iterable[FramePart]) -> Iterator[list[FramePart]]:

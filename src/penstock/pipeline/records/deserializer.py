@@ -23,6 +23,7 @@ INTEGER_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 FLOATS = frozenset({"float", "double"})
 TEXTS = frozenset({"string", "char", "varchar"})
 EPOCH = datetime(1970, 1, 1)
+KEYS_REMEMBERED_MAX = 10_000
 
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _LENIENT_TIMESTAMP = re.compile(
@@ -63,6 +64,8 @@ class Deserializer(ABC):
         self.columns = tuple(columns)
         self.keys = keys
         self._table = Struct(self.columns)
+        self._fields: dict[int, list[tuple[str, str, HiveType]]] = {}  # of each struct, with their keys
+        self._canonical: dict[str, str] = {}
 
     def rows(self, data: bytes) -> list[Row]:
         """The rows of a record, mostly one. Raises ConversionFailed."""
@@ -72,11 +75,23 @@ class Deserializer(ABC):
             raise ParseError(str(error)) from error
 
     def _members(self, struct: Struct, members: Mapping[str, bytes]) -> Row:
-        by_key = {self.keys.canonical(key): token for key, token in members.items()}
+        fields = self._fields.get(id(struct))
+        if fields is None:
+            fields = [(field.name, self.keys.key_of(field.name), field.type) for field in struct.fields]
+            self._fields[id(struct)] = fields
+        by_key = {self._canonical_key(key): token for key, token in members.items()}
         return {
-            field.name: self._value(field.type, by_key.get(self.keys.key_of(field.name), b"null"))
-            for field in struct.fields
+            name: self._value(type_, by_key[key]) if key in by_key else None for name, key, type_ in fields
         }
+
+    def _canonical_key(self, key: str) -> str:
+        """A stream has few keys, and each many times."""
+        found = self._canonical.get(key)
+        if found is None:
+            found = self.keys.canonical(key)
+            if len(self._canonical) < KEYS_REMEMBERED_MAX:
+                self._canonical[key] = found
+        return found
 
     def _value(self, type_: HiveType, token: bytes) -> Any:
         if token == b"null":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import TypeAlias
 
 import msgspec
@@ -16,13 +17,17 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
+from penstock.delivery.sealing import CannotOpen, Opener
 from penstock.delivery.settings import DeliverySettings
 from penstock.flush import Flush, Outcome
 from penstock.hive_types import parse_columns
-from penstock.pipeline.delivery import Task
+from penstock.log.frame import BadFrame
+from penstock.pipeline.delivery import Task, frame_parts
 from penstock.pipeline.destinations.base import DeliveryFailed
 from penstock.pipeline.records.conversion import RowColumns, row_columns
 from penstock.pipeline.records.joda import BadPattern
+from penstock.pipeline.records.key_spelling import common_spellings
+from penstock.pipeline.records.row_contents import SAMPLE_RECORDS
 from penstock.pipeline.records.serde import conversion_of, deserializer_for, deserializer_of, serializer_of
 from penstock.pipeline.records.sql_frames import (
     Conversion,
@@ -35,6 +40,7 @@ from penstock.pipeline.records.sql_rows import OUTCOME_DDL, SOURCE_DDL, SinkTask
 from penstock.pipeline.records.sql_sink import write_flushes
 from penstock.pipeline.records.sql_source import read_flushes
 from penstock.pipeline.records.transform import Transform, analyse, query_error, transformed
+from penstock.pipeline.server_client import ServerClient, ServerLost
 from penstock.record_query import BadQuery
 from penstock.schemas import BadSchema, SchemaCache, SchemaError, SchemaNotFound, TableName
 
@@ -74,6 +80,8 @@ class SqlJobs:
             conversion = self._conversion(delivery)
         except DeliveryFailed as error:
             return [_not_tried(flush, error) for flush in flushes]
+        if conversion is not None and transform is None and delivery.arn not in self._spellings:
+            self._spellings[delivery.arn] = _first_spellings(flushes[0], task, delivery, conversion)
         try:
             return self._collect(flushes, task, delivery.arn, transform, conversion)
         except PySparkException as error:
@@ -180,6 +188,24 @@ class SqlJobs:
             *(msgspec.json.decode(row.outcome, type=Outcome) for row in rows if row.outcome is not None),
             *(_not_tried(flush, lost) for flush in flushes if flush.id not in ended),
         ]
+
+
+def _first_spellings(
+    flush: Flush, task: Task, delivery: DeliverySettings, conversion: Conversion
+) -> dict[str, str]:
+    """A look at the first records of a stream that is new to us. Wrong guesses cost time and nothing else."""
+    deserializer = deserializer_for(conversion.deserializer, conversion.columns)
+    opener = Opener(delivery.data_keys, delivery.arn)
+    some = msgspec.structs.replace(flush, next=min(flush.next, flush.first + SAMPLE_RECORDS))
+    try:
+        with closing(ServerClient(task.server_url, task.token)) as server:
+            columns = [part.columns() for part in frame_parts(server, some, some.first, lambda: None)]
+            records = [
+                record for part in columns for record in opener.open(part.sequence_numbers, part.payloads)
+            ]
+    except (ServerLost, BadFrame, CannotOpen):
+        return {}  # whoever delivers the flush will meet that too, and report it
+    return common_spellings(deserializer, records)
 
 
 def _not_tried(flush: Flush, error: DeliveryFailed) -> Outcome:

@@ -272,7 +272,7 @@ def test_an_object_is_on_disk_before_put_returns(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Path, "replace", replace)
     FolderStore(tmp_path).put("bucket", "a/b", b"x", {"m": "1"})
     named = events.index("name /bucket/a/b")
-    assert events[named - 2 : named] == ["sync file", "name /bucket/a/.%metadata-b"]
+    assert events[named - 2 : named] == ["sync file", "name /bucket/a/.%metadata-b%"]
     assert events.count("sync file") == 2
     assert "sync /bucket" in events[:named]
     assert events[named + 1 :] == ["sync /bucket/a"]

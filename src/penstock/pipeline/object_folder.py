@@ -8,8 +8,8 @@ with a lone `%` are free for our own use:
     %empty         an empty segment, as in a//b, /a and a/
     name%+         a folder that holds the rest of a segment too long for a file name
     name%          the object `name`, where `name/` is a folder because there is an object `name/...` too
-    .%metadata-…   user metadata of an object, as JSON
-    .%headers-…    its content type and encoding and the like, as JSON
+    .%metadata-…%  user metadata of an object, as JSON
+    .%headers-…%   its content type and encoding and the like, as JSON
     .%uploads/     objects that are being written
 """
 
@@ -225,7 +225,8 @@ def _beside_folder(path: Path) -> Path:
 
 
 def _sidecar(path: Path, kind: str) -> Path:
-    return path.with_name(kind + path.name)
+    # The end too is not that of the object, or a reader of all *.parquet would find it.
+    return path.with_name(f"{kind}{path.name}%")
 
 
 def _read_sidecar(path: Path, kind: str) -> dict[str, str]:

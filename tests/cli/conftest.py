@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -64,7 +65,13 @@ class CommandLine:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.env,
+            preexec_fn=_hear_interrupts,
         )
+
+
+def _hear_interrupts() -> None:
+    """Whoever runs the tests in the background may have had them ignored, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

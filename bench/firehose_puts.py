@@ -166,7 +166,7 @@ def _measure_round(peer: FirehosePeer, puts: Puts, work_dir: Path, seconds: floa
         _create(address, peer.needs_bucket)
         load = Load(address, puts)
         with load.running():
-            time.sleep(WARM_UP_S)
+            time.sleep(WARM_UP_S)  # the clients put meanwhile
             result = _timed(load, server, seconds)
         stored = peer.stored(directory, address)
         if stored not in (None, load.records):
@@ -294,13 +294,13 @@ def _create(address: Address, needs_bucket: bool) -> None:
         answer = firehose.describe_delivery_stream(DeliveryStreamName=NAME)
         if answer["DeliveryStreamDescription"]["DeliveryStreamStatus"] == "ACTIVE":
             return
-        time.sleep(0.05)
+        time.sleep(0.05)  # the API has no way to call us
     raise PeerError(f"the delivery stream was not ACTIVE after {ACTIVE_TIMEOUT_S:.0f} s")
 
 
 def _timed(load: Load, server: Server, seconds: float) -> Round:
     records_before, before, started_s = load.records, processes.snapshot(server.pid), time.monotonic()
-    time.sleep(seconds)
+    time.sleep(seconds)  # the clients put meanwhile
     records = max(1, load.records - records_before)
     after, elapsed_s = processes.snapshot(server.pid), time.monotonic() - started_s
     server_cpu_s = after.server_cpu_s - before.server_cpu_s

@@ -137,7 +137,7 @@ class FirehoseClient:
         deadline_s = time.monotonic() + TIMEOUT_S
         while not reached(shown := self.describe(name)):
             assert time.monotonic() < deadline_s, shown
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # the API has no way to call us
         return shown
 
     def put_batch(self, name: str, records: list[bytes]) -> Answer:

@@ -49,7 +49,7 @@ def wait_for_status(client: Any, name: str, status: str) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while (seen := description(client, name)["DeliveryStreamStatus"]) != status:
         assert time.monotonic() < deadline_s, f"{name} stays {seen}"
-        time.sleep(0.02)
+        time.sleep(0.02)  # the API has no way to call us
 
 
 def wait_for_encryption(client: Any, name: str, status: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def wait_for_encryption(client: Any, name: str, status: str) -> dict[str, Any]:
         if seen["Status"] == status:
             return dict(seen)
         assert time.monotonic() < deadline_s, f"{name} stays {seen}"
-        time.sleep(0.02)
+        time.sleep(0.02)  # the API has no way to call us
 
 
 def wait_until_gone(client: Any, name: str) -> None:
@@ -70,4 +70,4 @@ def wait_until_gone(client: Any, name: str) -> None:
         except client.exceptions.ResourceNotFoundException:
             return
         assert time.monotonic() < deadline_s, f"{name} stays"
-        time.sleep(0.02)
+        time.sleep(0.02)  # the API has no way to call us

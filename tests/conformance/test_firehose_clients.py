@@ -103,7 +103,7 @@ def test_kinesis_agent_sends_what_failed_again(slow_server: ServerProcess) -> No
             assert len(entries) == len(left)
             left = [data for data, entry in zip(left, entries, strict=True) if "ErrorCode" in entry]
             requests += 1
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # the API has no way to call us
     assert requests > 1
     assert Counter(stored_records(slow_server, arn)) == Counter(records)
 
@@ -181,7 +181,7 @@ def described_until_gone(client: FirehoseClient, name: str) -> Answer:
     while (answer := client.call("DescribeDeliveryStream", {"DeliveryStreamName": name})).status == 200:
         assert answer.json["DeliveryStreamDescription"]["DeliveryStreamStatus"] == "DELETING"
         assert time.monotonic() < deadline_s
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # the API has no way to call us
     return answer
 
 

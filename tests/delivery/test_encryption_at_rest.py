@@ -37,7 +37,7 @@ def wait_for(client: Any, name: str, **wanted: str) -> None:
         if found.items() >= wanted.items():
             return
         assert time.monotonic() < deadline_s, found
-        time.sleep(0.02)
+        time.sleep(0.02)  # the API has no way to call us
 
 
 def files_with(directory: Path, needle: bytes) -> list[str]:

@@ -134,7 +134,7 @@ def wait_for_port(port: int) -> None:
             return
         except OSError:
             assert time.monotonic() < deadline_s, f"nothing listens on port {port}"
-            time.sleep(0.05)
+            time.sleep(0.05)  # a program of others: only its port says that it is ready
 
 
 def _without_aws(home: Path) -> dict[str, str]:

@@ -213,5 +213,5 @@ def test_connections_that_come_and_go_leave_nothing_behind(server: ServerProcess
             client.send(Op.READ, streamName="s", readMessagesOptions={"readTimeoutMillis": 60000})
     deadline = time.monotonic() + 10
     while len(list(descriptors.iterdir())) > before + 3 and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.05)  # nothing tells of the descriptors of another process
     assert len(list(descriptors.iterdir())) <= before + 3

@@ -316,4 +316,4 @@ def test_descriptors_are_closed(place: Place) -> None:
     deadline_s = time.monotonic() + 5
     while open_files():
         assert time.monotonic() < deadline_s, "a file stays open"
-        time.sleep(0.01)
+        time.sleep(0.01)  # the door closes them after its answer, and tells nobody

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +48,7 @@ def wait_until(
     end_s = time.monotonic() + deadline_s
     while not happened():
         assert time.monotonic() < end_s, f"not within {deadline_s} s: {why()}"
-        time.sleep(0.02)
+        time.sleep(0.02)  # it happens in other processes, in whatever way the caller looks at
 
 
 class Aws(NamedTuple):
@@ -159,7 +160,9 @@ def delivering(
     env = {
         **aws.env,
         "PYTHONPATH": str(Path(__file__).parent.parent),
-        "PENSTOCK_LAMBDAS": '{"shout": "python:pipeline.functions:shout"}',
+        "PENSTOCK_LAMBDAS": json.dumps(
+            {name: f"python:pipeline.functions:{name}" for name in ("shout", "wait")}
+        ),
     }
     pipeline = PipelineProcess(server, folder / "pipeline.log", flags=flags, env=env).start()
     yield server, pipeline

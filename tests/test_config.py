@@ -20,6 +20,7 @@ from penstock.config import (
     load_settings,
     parse_size_bytes,
 )
+from penstock.doors.firehose.body import BODY_BYTES_MAX
 from penstock.doors.http.access import load_or_create_token
 from penstock.errors import ConfigError
 
@@ -133,13 +134,20 @@ def test_mistakes_in_the_file(tmp_path: Path, content: str, said: str) -> None:
         ),
         ({}, {"PENSTOCK_HTTP_PORT": "x"}, r"^PENSTOCK_HTTP_PORT: 'x' is not a port"),
         ({}, {"STREAM_MANAGER_SERVER_PORT": "-1"}, r"^STREAM_MANAGER_SERVER_PORT: '-1' is not a port"),
-        ({"s3_min_part_size_bytes": 5242879}, {}, r"a size from 5242880 to"),
+        ({"s3_min_part_size_bytes": 5242879}, {}, r"a size from 5MiB to 5GiB"),
         ({"config": "nowhere.toml"}, {}, r"nowhere\.toml does not exist; correct --config"),
     ],
 )
 def test_mistakes_elsewhere(tmp_path: Path, flags: dict[str, object], env: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_settings(flags, env, tmp_path)
+
+
+def test_the_input_buffer_has_room_for_the_largest_request(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'8MiB' is not a size from 9MiB to 1TiB"):
+        load_settings({"input_buffer_max_bytes": "8MiB"}, {}, tmp_path)
+    least = load_settings({"input_buffer_max_bytes": "9MiB"}, {}, tmp_path)
+    assert least.input_buffer_max_bytes > BODY_BYTES_MAX
 
 
 def test_a_client_tokens_file_turns_authentication_on(tmp_path: Path) -> None:

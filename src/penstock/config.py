@@ -27,6 +27,7 @@ DEFAULT_DATA_DIR = "penstock-data"
 DEFAULT_CONFIG_FILE = "penstock.toml"
 HEAP_MIN_MIB = 480  # Spark refuses to start with less than 450 MiB, of which the collector keeps some back
 HTTP_TOKEN_FILE_NAME = "http-token"  # noqa: S105
+INPUT_BUFFER_MIN_BYTES = 9 * MIB  # with less, the largest request of a Firehose client would never get in
 S3_MIN_PART_SIZE_BYTES = 5 * MIB
 
 
@@ -213,8 +214,15 @@ def _port(*stream_manager_names: str) -> _Setting:
     return _Setting(_within(0, 65535), "a port from 0 to 65535 (0 = any free one)", stream_manager_names)
 
 
+def _size_text(size_bytes: int) -> str:
+    for unit, factor in (("TiB", 1024 * GIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{unit}"
+    return f"{size_bytes}"
+
+
 def _size(lowest: int, highest: int, *stream_manager_names: str) -> _Setting:
-    allowed = f"a size from {lowest} to {highest} bytes, such as 67108864 or 64MiB"
+    allowed = f"a size from {_size_text(lowest)} to {_size_text(highest)}, such as 67108864 or 64MiB"
     return _Setting(_within(lowest, highest, parse_size_bytes), allowed, stream_manager_names)
 
 
@@ -235,7 +243,7 @@ SETTINGS: dict[str, _Setting] = {
     "memory_streams_size_max_bytes": _size(0, _TIB),
     "journal_size_bytes": _size(64 * KIB, GIB),
     "background_sync_interval_ms": _number(1, 60_000, "milliseconds"),
-    "input_buffer_max_bytes": _size(MIB, _TIB),
+    "input_buffer_max_bytes": _size(INPUT_BUFFER_MIN_BYTES, _TIB),
     "read_soft_limit_bytes": _size(1, GIB - KIB),
     "exporter_max_bandwidth_kbps": _number(
         1, 10**9, "kilobits per second", "STREAM_MANAGER_EXPORTER_MAX_BANDWIDTH"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from penstock.flush import LeaseRequest
 from penstock.pipeline.server_client import ServerClient, ServerLost
 
 DEADLINE_S = 10
@@ -56,6 +57,10 @@ class _Echo(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.do_GET()
 
     def log_message(self, *_: object) -> None:
         pass
@@ -120,3 +125,22 @@ def test_the_error_names_the_address_as_it_was_given() -> None:
     client = ServerClient(f"http://127.0.0.1:{port}", "secret")
     with pytest.raises(ServerLost, match=f"http://127.0.0.1:{port} does not answer"):
         client.get("/", dict[str, str])
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.get("/", list[int]),
+        lambda client: client.lease(LeaseRequest("p")),
+        lambda client: client.report("p", []),
+        lambda client: client.append("s", [b"m"]),
+        lambda client: list(client.frames("s", 0, 1)),
+    ],
+    ids=["get", "lease", "report", "append", "frames"],
+)
+def test_an_answer_of_something_else_counts_as_no_server(ask: Callable[[ServerClient], object]) -> None:
+    with listening("127.0.0.1") as (_, url):
+        client = ServerClient(url, "secret")
+        with pytest.raises(ServerLost, match=f"{url} .*is not a server of this version"):
+            ask(client)
+        client.close()

@@ -30,6 +30,10 @@ class FileRefused(PenstockError):
     """The server will not or cannot read a file for an S3 task."""
 
 
+class Appended(msgspec.Struct):
+    first_sequence: int
+
+
 class ServerClient:
     """One connection per thread, kept open. Cheap to copy to executors: only address and token travel."""
 
@@ -75,6 +79,10 @@ class ServerClient:
                 return
             if status != 200:
                 raise ServerLost(f"the server answered {status} to a bulk read: {body[:300]!r}")
+            if "penstock-next-sequence" not in headers:
+                raise ServerLost(
+                    f"what answers at {self._url} to a bulk read is not a server of this version"
+                )
             yield from frames.decode_frames(body)
             following = int(headers["penstock-next-sequence"])
             if following <= sequence:
@@ -87,7 +95,7 @@ class ServerClient:
         status, _, answer = self._request("POST", f"/v1/messages?stream={quote(stream, safe='')}", body)
         if status != 200:
             raise ServerLost(f"the server refused {len(payloads)} messages for {stream}: {_error_of(answer)}")
-        return int(msgspec.json.decode(answer)["first_sequence"])
+        return self._decode(answer, Appended).first_sequence
 
     def file_size(self, url: str) -> int:
         """Size of a local file of the server's machine, if tasks may read it."""
@@ -109,7 +117,7 @@ class ServerClient:
         status, _, body = self._request("GET", path)
         if status != 200:
             raise ServerLost(f"the server answered {status} to {path}: {_error_of(body)}")
-        return msgspec.json.decode(body, type=kind)
+        return self._decode(body, kind)
 
     # -- HTTP ---------------------------------------------------------------------------------------
 
@@ -117,7 +125,16 @@ class ServerClient:
         status, _, body = self._request("POST", path, msgspec.json.encode(value))
         if status != 200:
             raise ServerLost(f"the server answered {status} to {path}: {_error_of(body)}")
-        return msgspec.json.decode(body, type=kind)
+        return self._decode(body, kind)
+
+    def _decode(self, body: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.DecodeError as error:
+            raise ServerLost(
+                f"what answers at {self._url} is not a server of this version ({error}): {body[:300]!r}; "
+                "name the server's HTTP address with --server"
+            ) from error
 
     def _request(
         self, method: str, path: str, body: bytes | None = None

@@ -66,6 +66,7 @@ class Leases(msgspec.Struct):
     flushes: list[Flush]
     slots: int  # how many may be delivered at the same time
     renew_within_ms: int
+    spark_sql: bool = False  # some stream needs it: who has nothing else to do may get ready
 
 
 class Renewal(msgspec.Struct):

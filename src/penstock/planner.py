@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.bandwidth import Bandwidth
 from penstock.catalog import FlushRow
-from penstock.delivery.settings import EXPORT_IDENTIFIER, DataKey
+from penstock.delivery.settings import EXPORT_IDENTIFIER, DataKey, needs_spark_sql
 from penstock.errors import CorruptMessages, InvalidRequest, PenstockError
 from penstock.flush import Flush, LeaseRequest, Leases, Outcome, ReportAnswer
 from penstock.log.stream import Stream
@@ -215,9 +215,16 @@ class Planner:
             if flushes:
                 self.renew(request.pipeline)
             if flushes or now_s >= deadline_s or self._closing:
-                return Leases(flushes, self._slots, LEASE_RENEWAL_MS)
+                return Leases(flushes, self._slots, LEASE_RENEWAL_MS, not flushes and self._wants_spark_sql())
             until_s = min(deadline_s, self._next_due_s(now_s, request.probing))
             await self._sleep(until_s - now_s, request.probing)
+
+    def _wants_spark_sql(self) -> bool:
+        return any(
+            needs_spark_sql(run.export.settings)
+            for run in self._runs.values()
+            if isinstance(run, DeliveryRun)
+        )
 
     async def _plan_to_the_end(self, request: LeaseRequest) -> list[Flush]:
         """Also if the pipeline hangs up: what is in the catalog and nowhere else would be planned once more."""

@@ -22,7 +22,6 @@ from penstock.pipeline import delivery as delivery_module
 from penstock.pipeline.delivery import Reporter, Task, deliver_flush, deliver_partition, frame_parts
 from penstock.pipeline.destinations import http as http_destination
 from penstock.pipeline.destinations.base import Cancelled, PipelineSettings
-from penstock.pipeline.driver import GROUP_MESSAGES_MIN, pack
 from penstock.pipeline.object_folder import FolderStore
 from penstock.pipeline.records.processors.lambda_function import CONCURRENT_INVOCATIONS_MAX
 from penstock.pipeline.records.sql_rows import SinkTask, SourceTask
@@ -299,30 +298,3 @@ def test_a_record_that_was_many_does_not_travel_with_each_of_its_parts(
     [errors] = tmp_path.glob("landing/processing-failed/**/clicks-*")
     raw = [b64decode(json.loads(line)["rawData"]) for line in errors.read_bytes().splitlines()]
     assert raw == [together, alone, together]
-
-
-# -- packing ----------------------------------------------------------------------------------------
-
-
-def flush_of(number: int, messages: int) -> Flush:
-    return Flush(number, "s", "e", ExportKind.HTTP, {}, 0, messages, 0, "nonce")
-
-
-def test_little_work_is_one_group() -> None:
-    flushes = [flush_of(number, 10) for number in range(5)]
-    assert pack(flushes, 4) == [flushes]
-    assert pack([], 4) == []
-
-
-def test_much_work_is_spread_evenly_and_in_order() -> None:
-    flushes = [flush_of(number, GROUP_MESSAGES_MIN) for number in range(9)]
-    groups = pack(flushes, 4)
-    assert sorted(len(group) for group in groups) == [2, 2, 2, 3]
-    assert all(group == sorted(group, key=lambda flush: flush.id) for group in groups)
-    assert sorted(flush.id for group in groups for flush in group) == list(range(9))
-    assert [group[0].id for group in groups] == [0, 1, 2, 3]
-
-
-def test_one_long_flush_does_not_take_the_others_with_it() -> None:
-    long, *short = [flush_of(0, 100 * GROUP_MESSAGES_MIN), *(flush_of(number, 1) for number in range(1, 6))]
-    assert pack([long, *short], 2) == [[long], short]

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -161,18 +162,33 @@ def test_sealed_records_arrive_as_they_were_put(firehose: Firehose) -> None:
     wait_until(lambda: b"".join(firehose.objects().values()) == b"plain secret another key ")
 
 
+def calling(function: str) -> dict[str, Any]:
+    arn = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{function}"
+    parameters = [{"ParameterName": "LambdaArn", "ParameterValue": arn}]
+    return {"Enabled": True, "Processors": [{"Type": "Lambda", "Parameters": parameters}]}
+
+
+def test_functions_that_hang_hold_up_nobody_else(firehose: Firehose, tmp_path: Path) -> None:
+    """There are two places for tasks, and three functions that would take them."""
+    end = tmp_path / "end"
+    for number in range(3):
+        firehose.create(f"hanging-{number}", Prefix="late/", ProcessingConfiguration=calling("wait"))
+        firehose.put(f"hanging-{number}", bytes(end))
+    firehose.create("plain", Prefix="soon/")
+    for number in range(3):
+        firehose.put("plain", b"through")
+        firehose.flush("plain")
+        assert [key.partition("/")[0] for key in firehose.objects()] == ["soon"] * (number + 1)
+    end.touch()
+    assert sorted(firehose.wait_for(6).values()) == [bytes(end)] * 3 + [b"through"] * 3
+
+
 def test_a_function_transforms_drops_and_fails_records(firehose: Firehose) -> None:
-    parameters = [
-        {"ParameterName": "LambdaArn", "ParameterValue": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:shout"}
-    ]
     firehose.create(
         "shouting",
         Prefix="data/",
         ErrorOutputPrefix="errors/",
-        ProcessingConfiguration={
-            "Enabled": True,
-            "Processors": [{"Type": "Lambda", "Parameters": parameters}],
-        },
+        ProcessingConfiguration=calling("shout"),
         S3BackupMode="Enabled",
         S3BackupConfiguration={
             "RoleARN": ROLE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -33,3 +34,21 @@ class DeliverySettings(msgspec.Struct, frozen=True):
     sql: str = ""  # the SparkSQL transform, if there is one
     identifier: str = EXPORT_IDENTIFIER
     data_keys: list[DataKey] = []  # added when a flush is handed out, never stored
+
+
+def conversion_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The configuration of format conversion, if it is on. Where nothing is said it is."""
+    conversion: Mapping[str, Any] | None = config.get("DataFormatConversionConfiguration")
+    return conversion if conversion and conversion.get("Enabled", True) else None
+
+
+def needs_spark_sql(settings: Mapping[str, Any]) -> bool:
+    """Of an export or flush, DeliverySettings as they travel."""
+    return bool(settings.get("sql")) or conversion_of(settings.get("config") or {}) is not None
+
+
+def calls_functions(settings: Mapping[str, Any]) -> bool:
+    """Of an export or flush as above. Functions may take minutes, and yet nothing be wrong."""
+    processing = (settings.get("config") or {}).get("ProcessingConfiguration") or {}
+    types = {processor["Type"] for processor in processing.get("Processors") or []}
+    return bool(processing.get("Enabled")) and "Lambda" in types

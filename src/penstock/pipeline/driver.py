@@ -17,7 +17,7 @@ import msgspec
 from penstock.flush import Flush, LeaseRequest, Outcome
 from penstock.pipeline.delivery import Heartbeat, Task, deliver_partition
 from penstock.pipeline.destinations.base import PipelineSettings
-from penstock.pipeline.records.sql_flushes import by_settings, needs_spark_sql
+from penstock.pipeline.grouping import Group, grouped
 from penstock.pipeline.server_client import ServerClient, ServerLost
 from penstock.pipeline.session import DEFAULT_HEAP, DEFAULT_MASTER, build_session
 
@@ -34,8 +34,7 @@ HEARTBEAT_S = 3.0
 SERVER_RETRY_S = 1.0
 JOBS_MAX = 5  # jobs of healthy exports under way at the same time
 PROBES_MAX = 3  # and of exports that failed: these may hang, and must not take all there is
-FLUSH_OVERHEAD_MESSAGES = 1000  # what a flush costs besides its messages, in messages
-GROUP_MESSAGES_MIN = 10_000  # less work than this is not worth another task
+FUNCTION_JOBS_MAX = 4  # and of those that wait for functions, for the same reason
 WARM_UP_ROUNDS = 4
 FAILED_JOBS_MAX = 3
 
@@ -65,6 +64,8 @@ class Driver:
         self._jobs_failed = 0  # since the last one that did not
         self._spark: SparkSession | None = None
         self._sql_jobs: SqlJobs | None = None
+        self._sql_used = False  # there is nothing left to warm up
+        self._may_hang = threading.Semaphore(FUNCTION_JOBS_MAX + PROBES_MAX)
 
     def run(self) -> int:
         """Deliver until told to stop. Returns the exit code."""
@@ -74,7 +75,6 @@ class Driver:
         self._start_spark()
         logger.info("pipeline %s ready", self._name)
         print(f"penstock pipeline ready {self._name}", flush=True)
-        threading.Thread(target=self._warm_up_sql, name="penstock-warm-up", daemon=True).start()
         for probing, jobs in ((False, JOBS_MAX), (True, PROBES_MAX)):
             name = "penstock-probes" if probing else "penstock-lane"
             threading.Thread(target=self._guard_lane, args=(probing, jobs), name=name, daemon=True).start()
@@ -107,6 +107,9 @@ class Driver:
         self._spark = build_session(
             _with_room(settings.master), settings.remote, settings.heap, settings.spark
         )
+        if settings.remote is None:  # one place is left for those that do not hang
+            slots = self._spark.sparkContext.defaultParallelism
+            self._may_hang = threading.Semaphore(min(FUNCTION_JOBS_MAX + PROBES_MAX, max(1, slots - 1)))
         from penstock.pipeline.records.sql_job import SqlJobs
 
         self._sql_jobs = SqlJobs(self._spark, settings.pipeline.schemas)
@@ -116,8 +119,11 @@ class Driver:
                 list(jobs.map(lambda _: self._run_job([], 1), range(settings.parallelism)))
 
     def _warm_up_sql(self) -> None:
-        """Not everybody needs this, and it takes a while: beside the first work, not before it."""
+        """Not everybody needs this, and it takes a while: when there is nothing else to do, and only once."""
         assert self._sql_jobs is not None
+        if self._sql_used:
+            return
+        self._sql_used = True
         try:
             self._sql_jobs.warm_up(self._task(1))
         except Exception:  # whatever is wrong with Spark, the next job will meet it too
@@ -126,32 +132,38 @@ class Driver:
 
     def _serve_lane(self, probing: bool, jobs_max: int) -> None:
         free = threading.Semaphore(jobs_max)
-        with ThreadPoolExecutor(jobs_max, "penstock-job") as jobs:
+        wait_ms = 0  # at first: whether there is nothing to do must be known soon
+        with (
+            ThreadPoolExecutor(jobs_max, "penstock-job") as jobs,
+            ThreadPoolExecutor(FUNCTION_JOBS_MAX, "penstock-function-job") as function_jobs,
+        ):
             while not self._stop.is_set():
                 with free:
                     pass  # ask for work only when it can be done
                 try:
-                    leases = self._server.lease(
-                        LeaseRequest(self._name, wait_ms=LEASE_WAIT_MS, probing=probing)
-                    )
+                    leases = self._server.lease(LeaseRequest(self._name, wait_ms=wait_ms, probing=probing))
                 except ServerLost as error:
                     logger.warning("%s", error)
                     self._stop.wait(SERVER_RETRY_S)
                     continue
+                wait_ms = LEASE_WAIT_MS
                 self._held.update((flush.id, flush.attempt) for flush in leases.flushes)
-                for run, group in self._grouped(leases.flushes, probing):
+                if leases.spark_sql and not probing:
+                    jobs.submit(self._warm_up_sql)
+                for group in grouped(leases.flushes, 1 if probing else self._settings.parallelism):
+                    if group.functions and not probing:
+                        function_jobs.submit(self._run_slow, group, leases.slots)
+                        continue
                     free.acquire()
-                    done = jobs.submit(run, group, leases.slots)
+                    done = jobs.submit(self._run_slow if probing else self._run, group, leases.slots)
                     done.add_done_callback(lambda _: free.release())
 
-    def _grouped(self, flushes: list[Flush], probing: bool) -> Iterator[tuple[Run, list[Flush]]]:
-        """The flushes of each job, and what runs it."""
-        groups_max = 1 if probing else self._settings.parallelism
-        for group in pack([flush for flush in flushes if not needs_spark_sql(flush)], groups_max):
-            yield self._run_job, group
-        for alike in by_settings(flush for flush in flushes if needs_spark_sql(flush)):
-            for group in pack(alike, groups_max):
-                yield self._run_sql_job, group
+    def _run_slow(self, group: Group, threads: int) -> None:
+        with self._may_hang:
+            self._run(group, threads)
+
+    def _run(self, group: Group, threads: int) -> None:
+        (self._run_sql_job if group.spark_sql else self._run_job)(group.flushes, threads)
 
     def _run_job(self, flushes: list[Flush], threads: int) -> None:
         """One job of one task: an Arrow table is the quickest way to get a few rows into Spark."""
@@ -176,6 +188,7 @@ class Driver:
     def _run_sql_job(self, flushes: list[Flush], threads: int) -> None:
         """The same for flushes that need more of Spark than a place to run."""
         assert self._sql_jobs is not None
+        self._sql_used = True
         try:
             unheard = self._sql_jobs.run(flushes, self._task(threads))
         except Exception as error:  # as above, but it may be this stream that fails, and no other
@@ -233,20 +246,7 @@ def _with_room(master: str | None) -> str | None:
     """Tasks mostly wait for the network: here there must be room for all that are to run beside those that hang."""
     if master not in (None, DEFAULT_MASTER):
         return master
-    return f"local[{max(os.cpu_count() or 1, JOBS_MAX + PROBES_MAX)}]"
-
-
-def pack(flushes: list[Flush], groups_max: int) -> list[list[Flush]]:
-    """Spread flushes over a few groups of about equal work, each in the order they came (which is priority)."""
-    total = sum(FLUSH_OVERHEAD_MESSAGES + flush.next - flush.first for flush in flushes)
-    count = min(groups_max, max(1, len(flushes)), 1 + total // GROUP_MESSAGES_MIN)
-    groups: list[list[Flush]] = [[] for _ in range(count)]
-    work = [0] * count
-    for flush in flushes:
-        lightest = work.index(min(work))
-        groups[lightest].append(flush)
-        work[lightest] += FLUSH_OVERHEAD_MESSAGES + flush.next - flush.first
-    return [group for group in groups if group]
+    return f"local[{max(os.cpu_count() or 1, JOBS_MAX + FUNCTION_JOBS_MAX + PROBES_MAX)}]"
 
 
 def _deliver_with(task: bytes):  # type: ignore[no-untyped-def]

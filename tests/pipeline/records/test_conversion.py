@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from penstock.pipeline.records.joda import BadPattern, JodaPattern
 from penstock.pipeline.records.json_text import ConversionFailed, MalformedData
 from penstock.pipeline.records.key_spelling import EXACT_KEYS_MAX, OddRecords, common_spellings
 from penstock.pipeline.records.serde import deserializer_for
+from penstock.pipeline.records.sql_frames import wrapped
 
 OPENX: dict[str, Any] = {"OpenXJsonSerDe": {}}
 HIVE: dict[str, Any] = {"HiveJsonSerDe": {}}
@@ -433,13 +435,13 @@ SERDES = [
 def by_spark(spark: SparkSession, made: Deserializer, records: list[bytes]) -> tuple[list[Row], list[bool]]:
     payloads = pa.array(records, pa.binary())
     odd = OddRecords(made, {}).find(payloads)
-    frame = spark.createDataFrame(pa.table({"payload": payloads, "odd": odd})).coalesce(1)
+    frame = spark.createDataFrame(pa.table({"payload": payloads})).coalesce(1)
     columns = row_columns(made, {})
-    frame = frame.select(F.when(~F.col("odd"), F.col("payload").cast("string")).alias("text"))
-    found = frame.select(columns.parsed).select(columns.row, columns.left).toArrow()
-    structs = [pa.RecordBatch.from_struct_array(chunk) for chunk in found["row"].chunks]
-    rows = pa.Table.from_batches(structs).cast(arrow_schema(made.columns)).to_pylist()
-    return rows, found["left"].to_pylist()
+    frame = wrapped(frame).select(F.col("payload").cast("string").alias("wrapped"))
+    found = frame.select(columns.parsed).select(*columns.values, columns.left).toArrow()
+    schema = arrow_schema(made.columns)
+    rows = found.drop_columns("left").rename_columns(schema.names).cast(schema).to_pylist()
+    return rows, pc.or_(found["left"], odd).to_pylist()
 
 
 def one_by_one(made: Deserializer, record: bytes) -> list[Row] | str:

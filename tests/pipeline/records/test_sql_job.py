@@ -26,8 +26,8 @@ from penstock.flush import Flush, LeaseRequest, Outcome
 from penstock.http_client import HttpClient
 from penstock.pipeline.delivery import Task
 from penstock.pipeline.destinations.base import PipelineSettings
+from penstock.pipeline.grouping import Group, grouped
 from penstock.pipeline.objects import ObjectStore, store_for
-from penstock.pipeline.records.sql_flushes import by_settings, needs_spark_sql
 from penstock.pipeline.records.sql_job import SqlJobs
 from penstock.pipeline.records.sql_rows import SinkTask, SourceTask
 from penstock.pipeline.records.sql_sink import write_flushes
@@ -320,8 +320,7 @@ def test_several_flushes_in_one_job(site: Site) -> None:
     for n in range(3):
         stream.put({"id": n})
         flushes += stream.lease()
-    assert by_settings(flushes) == [flushes]
-    assert all(map(needs_spark_sql, flushes))
+    assert list(grouped(flushes, 2)) == [Group(flushes, spark_sql=True, functions=False)]
     assert site.jobs.run(flushes, site.task) == []
     ids = [pyarrow.parquet.read_table(BytesIO(stream.body(key)))["id"].to_pylist() for key in stream.keys]
     assert sorted(ids) == [[0], [1], [2]]

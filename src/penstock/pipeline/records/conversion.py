@@ -19,17 +19,19 @@ from penstock.hive_types import Column as TableColumn
 from penstock.pipeline.records.deserializer import Deserializer
 from penstock.pipeline.records.hive import MILLIS, Hive
 from penstock.pipeline.records.joda import JodaPattern
+from penstock.pipeline.records.sql_rows import OBJECTS, value_name
 
 CORRUPT = "corrupt"
-OBJECTS = "objects"
 OPTIONS = {
     "columnNameOfCorruptRecord": CORRUPT,
     "mode": "PERMISSIVE",
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
 }
-ISO_TIMESTAMP = r"^(?!0000)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z?$"
-LENIENT_TIMESTAMP = r"^(?!0000)\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(\.\d{1,9})?$"
+ISO_TIME = r"\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z?"  # behind the year
+LENIENT_TIME = r"\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2}(\.\d{1,9})?"
+LENIENT_TIMESTAMP = rf"^(?!0000)\d{{4}}-{LENIENT_TIME}$"
+ANY_TIMESTAMP = rf"^(?!0000)\d{{4}}-({ISO_TIME}|{LENIENT_TIME})$"
 LENIENT_DATE = r"^(?!0000)\d{4}-\d{1,2}-\d{1,2}$"
 EPOCH_SECONDS = r"^-?(\d{1,11}(\.\d{1,6})?|\d\.\d{1,14}E(7|8|9|10))$"  # as Java writes large fractions
 EPOCH_MILLIS = r"^-?[1-9]\d{12,13}$"
@@ -66,35 +68,37 @@ class Typed(NamedTuple):
 class RowColumns(NamedTuple):
     """Expressions that can serve for many frames: making them takes longer than a small job."""
 
-    parsed: Column  # of the text column `text`
-    row: Column  # of `parsed`: a struct of the table's columns
-    left: Column  # of `parsed`: there is no row, and somebody must look at this record by itself
+    parsed: Column  # of the text column `wrapped`
+    values: tuple[Column, ...]  # of `parsed`: the columns of the table, named by their positions
+    left: Column  # of `parsed`: there are no values, and somebody must look at this record by itself
 
 
 def row_columns(deserializer: Deserializer, spellings: Mapping[str, str]) -> RowColumns:
-    """For records that hold one JSON object, whose keys are spelt so."""
+    """For records that hold one JSON object, whose keys are spelt so, and which have been wrapped."""
     conversion = _Conversion(deserializer, spellings)
     table = Struct(deserializer.columns)
     if not conversion.is_for_spark(table):
-        nothing = F.lit(None).cast(_output(table))
-        return RowColumns(F.lit(None).alias("parsed"), nothing.alias("row"), F.lit(True).alias("left"))
+        values = [F.lit(None).cast(_output(field.type)) for field in table.fields]
+        return RowColumns(F.lit(None).alias("parsed"), _named(values), F.lit(True).alias("left"))
     schema = T.StructType(
         [
             T.StructField(OBJECTS, T.ArrayType(conversion.parsed(table))),
             T.StructField(CORRUPT, T.StringType()),
         ]
     )
-    # Inside an array nothing can stand behind the object without being noticed, nor can it end the array itself.
-    wrapped = F.concat(F.lit(f'{{"{OBJECTS}":['), F.col("text"), F.lit(",{}]}"))
     objects = F.col(f"parsed.{OBJECTS}")
     single = F.get(objects, F.lit(0))
     unread = F.col(f"parsed.{CORRUPT}").isNotNull() | (F.size(objects) != 2)
-    typed = conversion.typed(table, single)
+    typed = conversion.fields(table, single)
     return RowColumns(
-        F.from_json(wrapped, schema, OPTIONS).alias("parsed"),
-        typed.value.alias("row"),
-        _any([unread, single.isNull(), *typed.left]).alias("left"),
+        F.from_json(F.col("wrapped"), schema, OPTIONS).alias("parsed"),
+        _named([field.value for field in typed]),
+        _any([unread, single.isNull(), *(left for field in typed for left in field.left)]).alias("left"),
     )
+
+
+def _named(values: list[Column]) -> tuple[Column, ...]:
+    return tuple(value.alias(value_name(position)) for position, value in enumerate(values))
 
 
 def _any(conditions: list[Column]) -> Column:
@@ -168,12 +172,14 @@ class _Conversion:
         return Typed(value, [column.isNotNull() & value.isNull()])
 
     def _struct(self, type_: Struct, column: Column) -> Typed:
-        fields = [
-            (field.name, self.typed(field.type, column.getField(self._key(field)))) for field in type_.fields
-        ]
-        left = [condition for _, typed in fields for condition in typed.left]
-        value = F.struct(*(typed.value.alias(name) for name, typed in fields))
+        fields = self.fields(type_, column)
+        left = [condition for typed in fields for condition in typed.left]
+        names = (field.name for field in type_.fields)
+        value = F.struct(*(typed.value.alias(name) for name, typed in zip(names, fields, strict=True)))
         return Typed(F.when(column.isNotNull(), value), left)
+
+    def fields(self, type_: Struct, column: Column) -> list[Typed]:
+        return [self.typed(field.type, column.getField(self._key(field))) for field in type_.fields]
 
     def _array(self, type_: Array, column: Column) -> Typed:
         def element(item: Column) -> Typed:
@@ -249,9 +255,10 @@ def _output(type_: HiveType) -> T.DataType:
 def _openx_timestamp(text: Column) -> Column:
     micros = (text.try_cast("decimal(20,6)") * F.lit(1_000_000)).cast("bigint")
     return (
-        F.when(text.rlike(EPOCH_MILLIS), F.timestamp_millis(text.try_cast("bigint")))
+        # A cast takes UTC where there is no zone, and is much quicker then.
+        F.when(text.rlike(ANY_TIMESTAMP), F.rtrim(text, F.lit("Z")).try_cast("timestamp"))
+        .when(text.rlike(EPOCH_MILLIS), F.timestamp_millis(text.try_cast("bigint")))
         .when(text.rlike(EPOCH_SECONDS), F.timestamp_micros(micros))
-        .when(text.rlike(ISO_TIMESTAMP) | text.rlike(LENIENT_TIMESTAMP), text.try_cast("timestamp"))
     )
 
 

@@ -20,7 +20,7 @@ from penstock.pipeline.records.processors import processors_for
 from penstock.pipeline.records.processors.base import Processor
 from penstock.pipeline.records.record import Failed, Record
 from penstock.pipeline.records.serde import deserializer_for
-from penstock.pipeline.records.sql_rows import SinkTask
+from penstock.pipeline.records.sql_rows import SinkTask, value_name
 from penstock.pipeline.records.sql_source import only_delimiter
 
 NULL_RESULT = "SparkSQL.NullResult"
@@ -52,12 +52,9 @@ class Contents(ABC):
 
     def _reject_nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows whose query gave nothing."""
-        data = rows.column("data")
-        if self._task.columns and rows.column("row").null_count == 0:
-            return rows
-        missing = pc.is_null(data)
+        missing = pc.is_null(rows.column("data"))
         if self._task.columns:
-            missing = pc.and_(missing, pc.is_null(rows.column("row")))
+            missing = pc.and_(missing, rows.column("left"))
         if not pc.any(missing).as_py():
             return rows
         code, text = (
@@ -107,12 +104,13 @@ class ConvertedRows(Contents):
         rows = self._reject_nulls(rows)
         self._rows += rows.num_rows
         for place, group in _by_place(rows):
-            structs = group.column("row")
-            if structs.null_count:
-                self._add_left(place, group.filter(pc.is_null(structs)))
-                structs = structs.drop_null()
-            if len(structs):
-                self._file(place).add(pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)]))
+            left = group.column("left")
+            if pc.any(left).as_py():
+                self._add_left(place, group.filter(left))
+                group = group.filter(pc.invert(left))
+            if group.num_rows:
+                values = [group.column(value_name(position)) for position in range(len(self._columns))]
+                self._file(place).add(pa.Table.from_arrays(values, self._schema.names))
 
     def _add_left(self, place: int, rows: pa.RecordBatch) -> None:
         converted: list[Row] = []

@@ -11,12 +11,6 @@ from penstock.pipeline.records.hive import Hive
 from penstock.pipeline.records.openx import OpenX
 
 
-def conversion_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The configuration of format conversion, if it is on. Where nothing is said it is."""
-    conversion: Mapping[str, Any] | None = config.get("DataFormatConversionConfiguration")
-    return conversion if conversion and conversion.get("Enabled", True) else None
-
-
 def deserializer_of(conversion: Mapping[str, Any]) -> dict[str, Any]:
     return dict((conversion.get("InputFormatConfiguration") or {}).get("Deserializer") or {})
 

@@ -18,6 +18,7 @@ from penstock.pipeline.records.key_spelling import (
     other_spellings,
 )
 from penstock.pipeline.records.serde import deserializer_for
+from penstock.pipeline.records.sql_rows import WRAPPED_HEAD, WRAPPED_TAIL, value_name
 
 KEPT = ("flush", "sequence", "arrival_ms", "place", "note")
 
@@ -54,16 +55,27 @@ def as_they_are(frame: DataFrame) -> DataFrame:
     return frame.select(*KEPT, F.col("payload").alias("data"), raw.alias("raw"))
 
 
+def wrapped(frame: DataFrame) -> DataFrame:
+    """As the reading end does it, for what a query has made."""
+    parts = (F.lit(WRAPPED_HEAD.encode()), F.col("payload"), F.lit(WRAPPED_TAIL.encode()))
+    return frame.withColumn("payload", F.concat(*parts))
+
+
 def for_files(frame: DataFrame, columns: RowColumns) -> DataFrame:
     """Rows for files of typed columns. What is left to the writing end comes with its bytes, the others without."""
-    text = F.when(~F.col("odd"), F.col("payload").cast("string"))
-    frame = frame.select(*KEPT, "raw", "payload", text.alias("text"))
-    frame = frame.select(*KEPT, "raw", "payload", columns.parsed)
-    frame = frame.select(*KEPT, "raw", "payload", columns.row, columns.left)
-    left = F.col("left") & F.col("note").isNull()
+    kept = (*KEPT, "raw", "payload", "odd")
+    frame = frame.select(*kept, F.col("payload").cast("string").alias("wrapped"))
+    frame = frame.select(*kept, columns.parsed)
+    frame = frame.select(*kept, *columns.values, columns.left)
+    left = (F.col("left") | F.col("odd")) & F.col("note").isNull()
+    names = [value_name(position) for position in range(len(columns.values))]
+    frame = frame.select(*KEPT, "raw", "payload", *names, left.alias("left"))
+    length = F.octet_length("payload") - F.lit(len(WRAPPED_HEAD) + len(WRAPPED_TAIL))
+    data = F.substring("payload", F.lit(len(WRAPPED_HEAD) + 1), length)
     return frame.select(
         *KEPT,
-        F.when(left, F.col("payload")).alias("data"),
-        F.when(left, F.col("raw")).alias("raw"),
-        F.when(~F.col("left"), F.col("row")).alias("row"),
+        "left",
+        F.when(F.col("left"), data).alias("data"),
+        F.when(F.col("left"), F.col("raw")).alias("raw"),
+        *names,
     )

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from penstock.delivery.sealing import CannotOpen, Opener
-from penstock.delivery.settings import DeliverySettings
+from penstock.delivery.settings import DeliverySettings, conversion_of
 from penstock.flush import Flush, Outcome
 from penstock.hive_types import parse_columns
 from penstock.log.frame import BadFrame
@@ -28,13 +28,14 @@ from penstock.pipeline.records.conversion import RowColumns, row_columns
 from penstock.pipeline.records.joda import BadPattern
 from penstock.pipeline.records.key_spelling import common_spellings
 from penstock.pipeline.records.row_contents import SAMPLE_RECORDS
-from penstock.pipeline.records.serde import conversion_of, deserializer_for, deserializer_of, serializer_of
+from penstock.pipeline.records.serde import deserializer_for, deserializer_of, serializer_of
 from penstock.pipeline.records.sql_frames import (
     Conversion,
     as_they_are,
     for_files,
     with_odd,
     without_result,
+    wrapped,
 )
 from penstock.pipeline.records.sql_rows import OUTCOME_DDL, SOURCE_DDL, SinkTask, SourceTask
 from penstock.pipeline.records.sql_sink import write_flushes
@@ -168,6 +169,7 @@ class SqlJobs:
         elif transform is not None:
             frame = transformed(frame, transform, newline=conversion is None)
             frame = with_odd(frame, conversion, spellings)
+            frame = wrapped(frame) if conversion is not None else frame
         if conversion is not None:
             frame = for_files(frame, self._row_columns(conversion, spellings))
         else:

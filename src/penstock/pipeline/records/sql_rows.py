@@ -21,7 +21,7 @@ SOURCE_SCHEMA = pa.schema(
         ("odd", pa.bool_()),  # JSON that is not for Spark
         ("note", pa.binary()),
         ("raw", pa.binary()),  # as it was put; null if that is the payload, or if a note has told it
-        ("payload", pa.binary()),
+        ("payload", pa.binary()),  # wrapped, if it is JSON for Spark
     ]
 )
 SOURCE_DDL = (
@@ -31,6 +31,15 @@ SOURCE_DDL = (
 # One row for each flush: its id, what the server has not heard of it, and how its records spell their keys.
 OUTCOME_SCHEMA = pa.schema([("flush", pa.int64()), ("outcome", pa.binary()), ("spellings", pa.binary())])
 OUTCOME_DDL = "flush bigint, outcome binary, spellings binary"
+
+OBJECTS = "objects"
+# Inside an array nothing can stand behind the object without being noticed, nor can it end the array itself.
+WRAPPED_HEAD, WRAPPED_TAIL = f'{{"{OBJECTS}":[', ",{}]}"
+
+
+def value_name(position: int) -> str:
+    """Columns of the user's must not meet ours."""
+    return f"value{position}"
 
 
 class Placed(msgspec.Struct, tag="placed"):

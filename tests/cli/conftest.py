@@ -39,8 +39,8 @@ class CommandLine:
         if server is not None:
             self.env["PENSTOCK_STREAM_MANAGER_PORT"] = str(server.port)
 
-    def command(self, *arguments: str) -> Sequence[str]:
-        return [sys.executable, "-m", "penstock", *arguments]
+    def command(self, *arguments: str, program: Sequence[str] = ("-m", "penstock")) -> Sequence[str]:
+        return [sys.executable, *program, *arguments]
 
     def run(self, *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> Finished:
         """The exit code is the caller's to judge."""
@@ -58,9 +58,9 @@ class CommandLine:
         assert finished.code == 0, finished.stderr
         return finished
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, program: Sequence[str] = ("-m", "penstock")) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            self.command(*arguments),
+            self.command(*arguments, program=program),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

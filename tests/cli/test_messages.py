@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,31 @@ def test_following(penstock: CommandLine, hundred: str) -> None:
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == exits.INTERRUPTED
     assert stderr == b""
+
+
+UNINTERRUPTED = """
+import signal, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()  # the one that signals reach
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+from penstock.cli.app import main
+main()
+"""
+
+
+def test_an_interrupt_that_does_not_end_the_present_wait_is_heard_soon(
+    penstock: CommandLine, hundred: str
+) -> None:
+    """As when it comes just before the wait begins, which happens once in many thousand times."""
+    process = penstock.start("streams", "tail", "-f", "-n", "1", hundred, program=["-c", UNINTERRUPTED])
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"m99\n"
+    deadline_s = time.monotonic() + 10
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        assert time.monotonic() < deadline_s, "it does not wait for messages"
+        time.sleep(0.01)  # nothing tells that another process has begun to wait
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == exits.INTERRUPTED
 
 
 def test_following_ends_when_the_stream_is_deleted(penstock: CommandLine, hundred: str) -> None:

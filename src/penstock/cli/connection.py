@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
+# How long one request of a command waits that goes on until Ctrl-C. An interrupt that comes just before Python
+# calls the kernel is heard only when that call is over, so the wait must be one that people bear.
+POLL_MS = 1000
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
 

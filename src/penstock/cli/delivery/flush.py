@@ -8,14 +8,12 @@ from typing import Any
 import click
 
 from penstock.cli import output
-from penstock.cli.connection import json_option
+from penstock.cli.connection import POLL_MS, json_option
 from penstock.cli.delivery.selection import find, where_options
 from penstock.cli.delivery.view import progress_json
 from penstock.cli.exports.connection import connect_http, http_options
 from penstock.cli.units import format_duration
 from penstock.errors import NotDelivered
-
-POLL_MS = 10_000
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.connection import json_option
+from penstock.cli.connection import POLL_MS, json_option
 from penstock.cli.delivery.selection import find, where_options
 from penstock.cli.exports.connection import connect_http, http_options
 from penstock.cli.streams.messages import BATCH_COUNT_MAX, FORMAT_HELP, renderer, write_messages
@@ -16,8 +16,6 @@ from penstock.cli.streams.messages import BATCH_COUNT_MAX, FORMAT_HELP, renderer
 if TYPE_CHECKING:
     from penstock.http_client import HttpClient
     from penstock.model import Message
-
-LONG_POLL_MS = 20_000
 
 
 @click.command()
@@ -59,7 +57,7 @@ def _batches(client: HttpClient, arn: str, count: int, follow: bool) -> Iterator
     looked = client.delivery_records(arn, None, 0, 0)
     start, last = max(looked.oldest, looked.end - count), looked.end - 1
     while follow or start <= last:
-        answer = client.delivery_records(arn, start, BATCH_COUNT_MAX, LONG_POLL_MS if follow else 0)
+        answer = client.delivery_records(arn, start, BATCH_COUNT_MAX, POLL_MS if follow else 0)
         if answer.next == start and not follow:
             return  # delivered and gone since we looked
         start = answer.next

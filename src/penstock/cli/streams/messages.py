@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.connection import connection_options, json_option
+from penstock.cli.connection import POLL_MS, connection_options, json_option
 from penstock.cli.escapes import unescape
 from penstock.cli.units import format_time
 from penstock.errors import NotEnoughMessages
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from penstock.model import Message
 
 BATCH_COUNT_MAX = 1000
-LONG_POLL_MS = 30_000
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 Render = Callable[["Message"], bytes]
@@ -99,7 +98,7 @@ def batches_from(
     while (count is None or count > 0) and (last is None or start <= last):
         count_max = BATCH_COUNT_MAX if count is None else min(count, BATCH_COUNT_MAX)
         try:
-            batch = client.read(stream, start, 1, count_max, 0 if last is not None else LONG_POLL_MS)
+            batch = client.read(stream, start, 1, count_max, 0 if last is not None else POLL_MS)
         except NotEnoughMessages:
             if last is not None:
                 return  # they expired after the end was looked up

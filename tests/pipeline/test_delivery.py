@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +26,7 @@ from penstock.pipeline.destinations import http as http_destination
 from penstock.pipeline.destinations.base import Cancelled, PipelineSettings
 from penstock.pipeline.object_folder import FolderStore
 from penstock.pipeline.records.processors.lambda_function import CONCURRENT_INVOCATIONS_MAX
-from penstock.pipeline.records.sql_rows import SinkTask, SourceTask
+from penstock.pipeline.records.sql_rows import Ended, SinkTask, SourceTask, decode_note
 from penstock.pipeline.records.sql_sink import write_flushes
 from penstock.pipeline.records.sql_source import read_flushes
 from penstock.pipeline.server_client import ServerClient
@@ -223,6 +225,44 @@ def test_work_that_nobody_wants_any_more_ends_before_it_is_done(
     task = msgspec.structs.replace(by_hand.task, settings=where)
     assert deliver_flush(flush, task, by_hand.client) is None
     assert len(calls) == CONCURRENT_INVOCATIONS_MAX, "the first few at a time, and no more"
+    assert FolderStore(tmp_path).keys("landing") == []
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+@pytest.mark.parametrize("spark_sql", [False, True], ids=["plain", "sql"])
+def test_a_function_that_hangs_does_not_hold_an_attempt_that_nobody_wants(
+    by_hand: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, spark_sql: bool
+) -> None:
+    by_hand.create()
+    by_hand.append(5)
+    parameters = [{"ParameterName": "LambdaArn", "ParameterValue": "watched"}]
+    processors = [{"Type": "Lambda", "Parameters": parameters}]
+    delivery = delivery_settings(ProcessingConfiguration={"Enabled": True, "Processors": processors})
+    settings = msgspec.to_builtins(delivery)
+    flush = msgspec.structs.replace(by_hand.lease(), kind=ExportKind.DELIVERY, settings=settings)
+    lambdas = {"watched": f"python:{__name__}:watched_function"}
+    where = PipelineSettings(object_store=f"file://{tmp_path}", lambdas=lambdas)
+    task = msgspec.structs.replace(by_hand.task, settings=where)
+    released = threading.Event()
+
+    def hang() -> None:
+        by_hand.streams.delete("s") if how == "cancelled" else by_hand.server.kill()
+        released.wait(30)
+
+    monkeypatch.setitem(globals(), "when_called", hang)
+    began_s = time.monotonic()
+    if spark_sql:
+        rows = pyarrow.array([msgspec.json.encode(flush)], pyarrow.binary())
+        flushes = iter([pyarrow.RecordBatch.from_arrays([rows], ["flush"])])
+        *_, last = read_flushes(msgspec.json.encode(SourceTask(task)), flushes)
+        ended = decode_note(last.column("note")[0].as_py())
+        assert isinstance(ended, Ended)
+        assert (ended.cancelled, bool(ended.error)) == (how == "cancelled", how == "lost")
+    else:
+        outcome = deliver_flush(flush, task, by_hand.client)
+        assert (outcome is None) == (how == "cancelled")
+    assert time.monotonic() - began_s < 10
+    released.set()
     assert FolderStore(tmp_path).keys("landing") == []
 
 

@@ -69,7 +69,7 @@ class _FlushRun:
         self._delivery = delivery
         self._progress = progress
         self._objects = FlushObjects(destination.flush, delivery, store_for(destination.settings), progress)
-        self._processors = processors_for(delivery.config, delivery, destination.settings)
+        self._processors = processors_for(delivery.config, delivery, destination.settings, progress.working)
         self._opener = Opener(delivery.data_keys, delivery.arn)
         self._partitioned = bool(self._objects.target.prefix.namespaces & PARTITION_NAMESPACES)
         self._tally = Tally()

@@ -97,7 +97,9 @@ class FlushSource:
         delivery = msgspec.convert(self._flush.settings, DeliverySettings)
         parts = frame_parts(self._server, self._flush, first, reporter.begin)
         objects = FlushObjects(self._flush, delivery, store_for(self._task.settings), _Stored(self._ended))
-        processors = processors_for(without_delimiter(delivery.config), delivery, self._task.settings)
+        processors = processors_for(
+            without_delimiter(delivery.config), delivery, self._task.settings, reporter.working
+        )
         opener = Opener(delivery.data_keys, delivery.arn)
         if (
             not processors

@@ -23,9 +23,15 @@ _CLASSES = {
 
 
 def processors_for(
-    config: Mapping[str, Any], delivery: DeliverySettings, settings: PipelineSettings
+    config: Mapping[str, Any],
+    delivery: DeliverySettings,
+    settings: PipelineSettings,
+    still_wanted: Callable[[], None] = lambda: None,
 ) -> list[Processor]:
-    """The processors of a destination's configuration; none is the fast path."""
+    """The processors of a destination's configuration; none is the fast path.
+
+    Those that may take long ask `still_wanted` now and then, which raises when nobody waits any more.
+    """
     processing = config.get("ProcessingConfiguration") or {}
     if not processing.get("Enabled"):
         return []
@@ -34,7 +40,7 @@ def processors_for(
     ]
     order = list(_CLASSES)
     configured.sort(key=lambda processor: order.index(processor["Type"]))
-    return [_made(processor, config, delivery, settings) for processor in configured]
+    return [_made(processor, config, delivery, settings, still_wanted) for processor in configured]
 
 
 def processed(
@@ -84,6 +90,7 @@ def _made(
     config: Mapping[str, Any],
     delivery: DeliverySettings,
     settings: PipelineSettings,
+    still_wanted: Callable[[], None],
 ) -> Processor:
     module_name, class_name = _CLASSES[processor["Type"]]
     module = import_module(f"penstock.pipeline.records.processors.{module_name}")
@@ -91,7 +98,13 @@ def _made(
     made: Processor
     if processor["Type"] == "Lambda":
         partitioning = config.get("DynamicPartitioningConfiguration") or {}
-        made = module.LambdaFunction(parameters, delivery, settings, bool(partitioning.get("Enabled")))
+        made = module.LambdaFunction(
+            parameters,
+            delivery,
+            settings,
+            partitioned=bool(partitioning.get("Enabled")),
+            still_wanted=still_wanted,
+        )
     else:
         made = getattr(module, class_name)(parameters)
     return made

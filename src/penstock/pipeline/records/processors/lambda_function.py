@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from weakref import WeakValueDictionary
 
 from penstock.delivery.settings import DeliverySettings
@@ -19,6 +18,7 @@ from penstock.pipeline.records.processors.lambda_answer import (
     Answers,
     Identified,
 )
+from penstock.pipeline.records.processors.lambda_calls import Calls
 from penstock.pipeline.records.processors.lambda_event import (
     PAYLOAD_BYTES_MAX,
     AnswerTooLarge,
@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 
 
 class _Slots(threading.BoundedSemaphore):
-    """Flushes of the same delivery stream in the same process share them."""
+    """Flushes of the same delivery stream with the same function share them, in the same process."""
 
 
 _slots_lock = threading.Lock()
-_slots: WeakValueDictionary[str, _Slots] = WeakValueDictionary()
+_slots: WeakValueDictionary[tuple[str, str], _Slots] = WeakValueDictionary()
 
 
 class LambdaFunction(Processor):
@@ -58,9 +58,10 @@ class LambdaFunction(Processor):
         delivery: DeliverySettings,
         settings: PipelineSettings,
         partitioned: bool = False,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] | None = None,
+        still_wanted: Callable[[], None] = lambda: None,
     ) -> None:
-        """With `partitioned`, the function's partition keys count."""
+        """With `partitioned`, the function's partition keys count. `still_wanted` raises when nobody waits any more."""
         self._arn = parameters.get("LambdaArn", "")
         self._delivery = delivery
         self._function = function_for(self._arn, settings)
@@ -71,8 +72,9 @@ class LambdaFunction(Processor):
             _clamped(buffer_mib, BUFFER_MIB_DEFAULT, BUFFER_MIB_MIN, BUFFER_MIB_MAX) * MIB
         )
         self.batch_bytes = CONCURRENT_INVOCATIONS_MAX * self._buffer_bytes
-        self._slots = _slots_of(delivery.arn)
+        self._slots = _slots_of(delivery.arn, self._arn)
         self._pause = pause
+        self._still_wanted = still_wanted
         self._sequence = -1
         self._sub_index = 0
 
@@ -80,10 +82,10 @@ class LambdaFunction(Processor):
         done: list[Record] = []
         failed: list[Failed] = []
         batches = list(self._batches(records, failed))
-        with ThreadPoolExecutor(CONCURRENT_INVOCATIONS_MAX, "penstock-lambda") as threads:
-            for transformed, failures in threads.map(self._transform, batches):
-                done += transformed
-                failed += failures
+        calls = Calls(CONCURRENT_INVOCATIONS_MAX, self._still_wanted)
+        for transformed, failures in calls.results(partial(self._transform, calls), batches):
+            done += transformed
+            failed += failures
         return done, failed
 
     def _batches(self, records: list[Record], failed: list[Failed]) -> Iterator[list[Identified]]:
@@ -116,28 +118,31 @@ class LambdaFunction(Processor):
         self._sequence = record.sequence
         return f"{record.sequence:020}{self._sub_index:010}"
 
-    def _transform(self, batch: Sequence[Identified]) -> Processed:
+    def _transform(self, calls: Calls, batch: Sequence[Identified]) -> Processed:
+        pause = calls.pause if self._pause is None else self._pause
         attempts = 0
         while True:
             attempts += 1
             try:
                 with self._slots:
+                    calls.check()
                     answer = self._function.invoke(self._event(batch))
                 return self._answers.outcome(batch, answer, attempts)
             except AnswerTooLarge as error:
                 if len(batch) > 1:
-                    return self._halves(batch)
+                    return self._halves(calls, batch)
                 reason = str(error)
             except InvocationFailed as error:
                 reason = str(error)
+            calls.check()
             if attempts > self._retries:
                 return [], self._given_up(batch, reason, attempts)
-            self._pause(min(PAUSE_FIRST_S * 2 ** (attempts - 1), PAUSE_MAX_S))
+            pause(min(PAUSE_FIRST_S * 2 ** (attempts - 1), PAUSE_MAX_S))
 
-    def _halves(self, batch: Sequence[Identified]) -> Processed:
+    def _halves(self, calls: Calls, batch: Sequence[Identified]) -> Processed:
         middle = len(batch) // 2
-        first, first_failed = self._transform(batch[:middle])
-        second, second_failed = self._transform(batch[middle:])
+        first, first_failed = self._transform(calls, batch[:middle])
+        second, second_failed = self._transform(calls, batch[middle:])
         return first + second, first_failed + second_failed
 
     def _given_up(self, batch: Sequence[Identified], reason: str, attempts: int) -> list[Failed]:
@@ -155,11 +160,13 @@ class LambdaFunction(Processor):
         )
 
 
-def _slots_of(delivery_arn: str) -> _Slots:
+def _slots_of(delivery_arn: str, lambda_arn: str) -> _Slots:
+    """Calls that were left behind keep theirs until they end; those of another function need not wait for that."""
+    key = (delivery_arn, lambda_arn)
     with _slots_lock:
-        slots = _slots.get(delivery_arn)
+        slots = _slots.get(key)
         if slots is None:
-            slots = _slots[delivery_arn] = _Slots(CONCURRENT_INVOCATIONS_MAX)
+            slots = _slots[key] = _Slots(CONCURRENT_INVOCATIONS_MAX)
         return slots
 
 

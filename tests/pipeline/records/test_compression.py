@@ -60,6 +60,7 @@ def test_what_is_too_large_for_an_entry_goes_on_in_another(
     count: int, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compression, "ZIP_ENTRY_BYTES", 1000)
+    monkeypatch.setattr(compression, "DEFLATE_BLOCK_BYTES", 100)
     content = noise(100 * count)
     body = compressed("ZIP", [content[start : start + 100] for start in range(0, len(content), 100)])
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
@@ -193,5 +194,13 @@ def test_an_object_is_made_while_its_records_come(name: str) -> None:
 
 @given(st.lists(st.binary(max_size=100_000), max_size=6))
 def test_how_records_come_does_not_show(chunks: list[bytes]) -> None:
-    for name in ("Snappy", "HADOOP_SNAPPY"):
+    for name in FORMATS:
         assert compressed(name, chunks) == compressed(name, [b"".join(chunks)])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_how_many_records_come_at_a_time_does_not_show(name: str) -> None:
+    """Frames are merged while a flush waits for its next attempt."""
+    written = [b'{"customer":"c-%d","at":%d}\n' % (number * 7919 % 1000, number) for number in range(50_000)]
+    merged = [b"".join(written[start : start + 3_000]) for start in range(0, len(written), 3_000)]
+    assert compressed(name, written) == compressed(name, merged)

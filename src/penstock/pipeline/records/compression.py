@@ -16,6 +16,9 @@ Compress: TypeAlias = "Callable[[Iterable[Buffer], str], Iterable[Buffer]]"
 OUTPUT_BYTES_MIN = 256 * 1024  # less than this is not worth handing on
 GZIP_LEVEL = 1  # of isal: half again as fast as 2, and no larger
 GZIP_WBITS = 31
+# What the compressors are given at a time. Their output depends on that, and must not depend on how records are framed:
+# frames may be merged between two attempts, and an object is to be the same after both.
+DEFLATE_BLOCK_BYTES = 256 * 1024
 ZIP_LEVEL = 1
 # Larger entries have another form of sizes, which not every reader takes when it is sent while it is made: they go on
 # in another entry. Only records that swell on their way become so many.
@@ -44,8 +47,8 @@ def _uncompressed(chunks: Iterable[Buffer], name: str) -> Iterable[Buffer]:
 def _gzip(chunks: Iterable[Buffer], name: str) -> Iterator[bytes]:
     """One member, without a time: the same records give the same bytes."""
     compressor = isal_zlib.compressobj(GZIP_LEVEL, isal_zlib.DEFLATED, GZIP_WBITS)
-    for chunk in chunks:
-        compressed = compressor.compress(chunk)
+    for block in _blocks(chunks, DEFLATE_BLOCK_BYTES):
+        compressed = compressor.compress(block)
         if compressed:
             yield compressed
     yield compressor.flush()
@@ -55,7 +58,7 @@ def _zip(chunks: Iterable[Buffer], name: str) -> Iterator[bytes]:
     """An archive with one entry. Its time is the oldest that the format knows."""
     written = _Written()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=ZIP_LEVEL) as archive:
-        for number, content in enumerate(_cut(chunks, ZIP_ENTRY_BYTES)):
+        for number, content in enumerate(_cut(_blocks(chunks, DEFLATE_BLOCK_BYTES), ZIP_ENTRY_BYTES)):
             with archive.open(f"{name}-{number}" if number else name, "w") as entry:
                 for chunk in content:
                     entry.write(chunk)
@@ -115,21 +118,22 @@ def _hadoop_snappy(chunks: Iterable[Buffer], name: str) -> Iterator[bytes]:
 
 def _blocks(chunks: Iterable[Buffer], size_bytes: int) -> Iterator[Buffer]:
     """The same bytes, cut anew: every block but the last has this size."""
-    held = b""
+    held = bytearray()
     for chunk in chunks:
         rest = memoryview(chunk)
         if held:
             missing = size_bytes - len(held)
-            held, rest = held + rest[:missing], rest[missing:]
+            held += rest[:missing]
+            rest = rest[missing:]
             if len(held) < size_bytes:
                 continue
-            yield held
+            yield bytes(held)
         whole = len(rest) - len(rest) % size_bytes
         for start in range(0, whole, size_bytes):
             yield rest[start : start + size_bytes]
-        held = bytes(rest[whole:])
+        held = bytearray(rest[whole:])
     if held:
-        yield held
+        yield bytes(held)
 
 
 def _gathered(pieces: Iterable[Buffer]) -> Iterator[bytes]:

@@ -311,6 +311,7 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.log.level", "ERROR")
+            .config("spark.python.authenticate.socketTimeout", "60s")  # for a busy machine
             .getOrCreate()
         )
         register(session)

@@ -21,6 +21,7 @@ _QUICK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.worker.reuse": "true",
+    "spark.python.authenticate.socketTimeout": "60s",  # a busy small machine starts a worker that slowly
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.scheduler.mode": "FAIR",  # a long upload must not hold up a small batch
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.failures import BACKOFF_MAX_S
 from penstock.flush import Flush, LeaseRequest
 from penstock.model import Export, ExportKind
-from penstock.planner import BACKOFF_MAX_S
 from test_delivery_planner import ARN, MIB, DeliveryRig, settings
 from test_planner import delivered, failed
 

@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import planner as planner_module
+from penstock import flush_keys
 from penstock.catalog import FlushRow
 from penstock.delivery.settings import DataKey, DeliverySettings
+from penstock.delivery_run import DELIVERY_FLUSHES_MAX, DeliveryRun
 from penstock.errors import StorageFailed
+from penstock.failures import RETENTION_S
 from penstock.flush import Flush, LeaseRequest, Outcome
+from penstock.leasing import LEASE_S
 from penstock.model import Export, ExportKind
-from penstock.planner import LEASE_S, RETENTION_S
-from penstock.runs import DELIVERY_FLUSHES_MAX, DeliveryRun
 from test_planner import PlannerRig, delivered, failed
 
 ARN = "arn:aws:firehose:eu-west-1:000000000000:deliverystream/d"
@@ -327,24 +328,25 @@ def test_a_lease_that_waits_is_not_woken_by_records_that_wait_longer(
 ) -> None:
     rig.create_delivery(interval_ms=60_000, buffer_bytes=MIB)
     looks = 0
-    next_due_s = rig.planner._next_due_s
+    leasing = rig.planner._leasing
+    next_due_s = leasing._next_due_s
 
     def count_looks(now_s: float, probing: bool) -> float:
         nonlocal looks
         looks += 1
         return next_due_s(now_s, probing)
 
-    monkeypatch.setattr(rig.planner, "_next_due_s", count_looks)
+    monkeypatch.setattr(leasing, "_next_due_s", count_looks)
 
     async def wait_and_put() -> int:
-        leasing = asyncio.ensure_future(rig.planner.lease(LeaseRequest("p", wait_ms=10_000)))
+        waiting = asyncio.ensure_future(rig.planner.lease(LeaseRequest("p", wait_ms=10_000)))
         for _ in range(3):
             rig.submit(ARN, [b"x"])
             await rig.streams.committer.drain()
             await asyncio.sleep(0.01)  # nothing tells that a lease was not woken
         looked = looks  # each look is at all streams there are
         rig.submit(ARN, [bytes(MIB)])
-        await leasing
+        await waiting
         return looked
 
     assert rig.run(wait_and_put()) == 1
@@ -414,7 +416,7 @@ def test_without_its_key_a_flush_waits_and_says_why(rig: DeliveryRig) -> None:
 def test_a_key_that_takes_its_time_holds_up_nobody_else(
     rig: DeliveryRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner_module, "KEYS_S", 0.05)
+    monkeypatch.setattr(flush_keys, "KEYS_S", 0.05)
     other = f"{ARN}-other"
     rig.create_delivery(buffer_bytes=MIB)
     rig.create_exported(
@@ -555,7 +557,7 @@ def test_a_stream_that_is_deleted_while_its_flush_is_written_down_holds_up_no_ot
 
     monkeypatch.setattr(catalog, "add_flushes", add_late)
     assert rig.lease() == []
-    rig.planner.definitions_changed()
+    rig.planner._exports.definitions_changed()
     assert [flush.stream for flush in rig.lease()] == [other]
     assert "check the disk" not in caplog.text
 

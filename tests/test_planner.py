@@ -14,7 +14,9 @@ import pytest
 
 from faults.rig import Rig
 from penstock.bandwidth import Bandwidth
+from penstock.failures import BACKOFF_MAX_S
 from penstock.flush import Flush, LeaseRequest, Outcome, ReportAnswer
+from penstock.leasing import LEASE_S
 from penstock.model import (
     Export,
     ExportKind,
@@ -24,7 +26,7 @@ from penstock.model import (
     StreamDefinition,
     StreamInfo,
 )
-from penstock.planner import BACKOFF_MAX_S, LEASE_S, Planner
+from penstock.planner import Planner
 from penstock.runs import ExportRun
 
 HTTP = {"uri": "http://127.0.0.1:1/"}
@@ -678,22 +680,23 @@ def test_a_lease_that_waits_does_not_keep_the_pipeline_alive(rig: PlannerRig) ->
 def test_appends_wake_a_lease_only_when_something_becomes_due(rig: PlannerRig) -> None:
     rig.create_exported("s", export(batchIntervalMillis=MINUTE_MS, batchSize=100))
     woken = 0
-    plan = rig.planner._plan
+    leasing = rig.planner._leasing
+    hand_out = leasing._hand_out_due
 
-    async def counted_plan(request: LeaseRequest) -> list[Flush]:
+    async def hand_out_counted(request: LeaseRequest) -> list[Flush]:
         nonlocal woken
         woken += 1
-        return await plan(request)
+        return await hand_out(request)
 
-    rig.planner._plan = counted_plan  # type: ignore[method-assign]
+    leasing._hand_out_due = hand_out_counted  # type: ignore[method-assign]
 
     async def wait_and_append() -> list[Flush]:
-        leasing = asyncio.ensure_future(rig.planner.lease(LeaseRequest("p", wait_ms=600_000)))
+        waiting = asyncio.ensure_future(rig.planner.lease(LeaseRequest("p", wait_ms=600_000)))
         for _ in range(100):
             await asyncio.sleep(0)
             rig.submit("s", [b"x"])
             await rig.streams.committer.drain()
-        return (await leasing).flushes
+        return (await waiting).flushes
 
     assert ranges(rig.run(wait_and_append())) == [("e", 0, 100)]
     assert woken <= 4

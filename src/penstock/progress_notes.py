@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from penstock.catalog import Catalog
-from penstock.runs import DeliveryRun, ExportRun
+from penstock.delivery_run import DeliveryRun
+from penstock.runs import ExportRun
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from penstock.delivery.view import DeliveryView
+from penstock.delivery_run import DeliveryRun
 from penstock.doors.http.access import Access, Guarded
 from penstock.errors import InvalidRequest
 from penstock.export_view import ExportView
 from penstock.flush import LeaseRequest, Renewal, Report
 from penstock.planner import Planner
-from penstock.runs import DeliveryRun, ExportRun
+from penstock.runs import ExportRun
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 WAIT_MS_MAX = 30_000

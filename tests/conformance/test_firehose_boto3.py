@@ -362,13 +362,27 @@ def test_format_conversion_needs_a_table_that_is_there(
     assert message.startswith("EntityNotFoundException: Table nope not found")
     converted = {**config, "DataFormatConversionConfiguration": conversion("events")}
     create(client, "d", ExtendedS3DestinationConfiguration=converted)
-    code, _ = refused(
-        client.update_destination,
-        DeliveryStreamName="d",
-        **UPDATE,
-        ExtendedS3DestinationUpdate={"DataFormatConversionConfiguration": conversion("gone")},
+
+    def change(conversion: dict[str, Any]) -> dict[str, Any]:
+        update = {"DataFormatConversionConfiguration": conversion}
+        return {"DeliveryStreamName": "d", **UPDATE, "ExtendedS3DestinationUpdate": update}
+
+    other_table = {"SchemaConfiguration": {"TableName": "gone"}}  # the rest stays as it is
+    for conversion_update in (conversion("gone"), other_table):
+        code, message = refused(client.update_destination, **change(conversion_update))
+        assert (code, message.partition(";")[0]) == (
+            "InvalidArgumentException",
+            "EntityNotFoundException: Table gone not found",
+        )
+    (tmp_path / "lake" / "events.ddl").unlink()
+    client.update_destination(
+        DeliveryStreamName="d", **UPDATE, ExtendedS3DestinationUpdate={"Prefix": "nothing to do with it"}
     )
-    assert code == "InvalidArgumentException"
+    second = {"CurrentDeliveryStreamVersionId": "2"}
+    client.update_destination(**{**change({**other_table, "Enabled": False}), **second})
+    [destination] = description(client, "d")["Destinations"]
+    shown = destination["ExtendedS3DestinationDescription"]["DataFormatConversionConfiguration"]
+    assert (shown["Enabled"], shown["SchemaConfiguration"]["TableName"]) == (False, "gone")
 
 
 def test_what_is_not_delivered_yet_is_refused_loudly(client: Any, name: str) -> None:

@@ -36,7 +36,7 @@ def update(name: str, version: str = "1", **changes: Any) -> dict[str, Any]:
     }
 
 
-def no_check(*_: object) -> None:
+async def no_check(*_: object) -> None:
     """Whether a configuration makes sense is the door's business."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
@@ -326,6 +327,30 @@ def test_a_disk_that_refuses(tmp_path: Path) -> None:
             breakdown.left = 1000
             await rig.deliveries.update_destination(*WHO, update("a", str(delivery.record.version)), no_check)
             await rig.create("b")
+
+    run(work())
+
+
+def test_a_disk_that_has_no_room_for_the_master_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def work() -> None:
+        async with running(tmp_path) as rig:
+            await rig.create("a")
+            key = {"KeyType": "AWS_OWNED_CMK"}
+            monkeypatch.setattr("penstock.delivery.keyring.os.fsync", refuse)
+            for call in (
+                rig.deliveries.create(*WHO, request("b", DeliveryStreamEncryptionConfigurationInput=key)),
+                rig.deliveries.start_encryption(*WHO, "a", "AWS_OWNED_CMK", None),
+            ):
+                with pytest.raises(ApiError) as refused:
+                    await call
+                assert "No space left on device" in refused.value.message
+                assert "check the server's disk" in refused.value.message
+            monkeypatch.undo()
+            await rig.deliveries.start_encryption(*WHO, "a", "AWS_OWNED_CMK", None)
+            assert await rig.encryption_settled(rig.find("a")) is EncryptionStatus.ENABLED
 
     run(work())
 

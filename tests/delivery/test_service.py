@@ -199,7 +199,7 @@ def test_one_of_two_updates_at_a_time(tmp_path: Path) -> None:
 
 
 def test_refused_updates_change_nothing(tmp_path: Path) -> None:
-    def never(*_: object) -> None:
+    async def never(*_: object) -> None:
         raise ApiError("InvalidArgumentException", "never")
 
     async def work() -> None:

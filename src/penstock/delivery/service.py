@@ -44,7 +44,7 @@ SIZE_MAX_BYTES = 10 * 2**30  # of the records that a stream keeps until they are
 ENCRYPTION_CALLS_MAX = 25
 DAY_MS = 24 * 60 * 60 * 1000
 
-Check = Callable[[StoredDelivery, str, Config], None]
+Check = Callable[[StoredDelivery, str, Config], Awaitable[None]]
 
 
 class DeliveryStreams:
@@ -210,7 +210,7 @@ class DeliveryStreams:
                 )
             kind, update = find_destination(request, "Update")
             config = merged(record.destination, record.config, kind, update)
-            check(record, kind, config)
+            await check(record, kind, config)
             await self._change(delivery, replace(record, destination=kind, config=config))
 
     async def set_sql(self, account: str, region: str, name: str, sql: str) -> None:
@@ -341,7 +341,7 @@ def _storing() -> Iterator[None]:
         yield
     except KeyUnavailable as error:
         raise ApiError("InvalidKMSResourceException", str(error), code="UNKNOWN_ERROR") from error
-    except (PenstockError, sqlite3.Error) as error:
+    except (PenstockError, sqlite3.Error, OSError) as error:
         raise ApiError(
             "InternalFailure",
             f"The change could not be stored ({error}); check the server's disk.",

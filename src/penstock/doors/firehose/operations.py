@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.delivery import tags
 from penstock.delivery.describe import describe
+from penstock.delivery.destinations import converts
 from penstock.delivery.errors import ApiError
 from penstock.delivery.quota import ControlQuota
 from penstock.delivery.service import DeliveryStreams
@@ -19,6 +20,7 @@ from penstock.doors.firehose.validation import Validator
 from penstock.schemas import SchemaError, TableName, describe_schema, is_at_hand
 
 NAMES_DEFAULT = 10
+CONVERSION = "DataFormatConversionConfiguration"
 
 Body = dict[str, Any]
 Answer = dict[str, Any]
@@ -111,28 +113,28 @@ class Operations:
 
     async def _update(self, caller: Caller, body: Body) -> Answer:
         rules.one_destination(body, "DestinationUpdate")
-        await self._check_table(caller.region, body.get("ExtendedS3DestinationUpdate") or {})
         await self._deliveries.update_destination(*caller, body, self._check_update)
         return {}
 
     async def _check_table(self, region: str, config: Body) -> None:
         """Records can be converted only to a table that is there; better said now than of every record."""
-        conversion = config.get("DataFormatConversionConfiguration") or {}
-        schema = conversion.get("SchemaConfiguration") or {}
-        if not conversion.get("Enabled", True) or not {"DatabaseName", "TableName"} <= schema.keys():
+        if not converts(config):
             return
-        name = TableName.of(schema, region)
+        name = TableName.of(config[CONVERSION]["SchemaConfiguration"], region)
         try:
             await asyncio.to_thread(_look_for_table, self._schema_source, name)
         except SchemaError as error:
             raise ApiError("InvalidArgumentException", str(error)) from error
 
-    def _check_update(self, record: StoredDelivery, kind: str, config: Body) -> None:
+    async def _check_update(self, record: StoredDelivery, kind: str, config: Body) -> None:
         if kind == record.destination:
             rules.check_immutable(kind, record.config, config)
         rules.check_merged(
             kind, config, creating=False, source_type=record.source_type, lenient=self._lenient
         )
+        # Otherwise a catalog that is out of reach would stand in the way of changes that have nothing to do with it.
+        if config.get(CONVERSION) != record.config.get(CONVERSION):
+            await self._check_table(record.region, config)
 
 
 def _look_for_table(source: str, name: TableName) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ class Clock:
 
 class Delivery:
     """Whatever is counted apart."""
+
+    arn = "arn:a"
 
 
 def test_off_unless_set() -> None:
@@ -39,6 +42,20 @@ def test_records_of_a_batch_pass_up_to_the_limit() -> None:
     assert [throughput.admit(stream, [1] * 3) for _ in range(3)] == [3, 2, 0]
     clock.now_s += 100
     assert throughput.admit(stream, [1] * 500) == 5
+
+
+def test_throttled_records_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    clock, stream = Clock(), Delivery()
+    throughput = Throughput(Quota(records_per_s=10), clock)
+    throughput.admit(stream, [1] * 10)
+    assert not caplog.messages
+    for _ in range(3):
+        throughput.admit(stream, [1] * 4)  # the log itself is not flooded
+    clock.now_s += 1
+    throughput.admit(stream, [1] * 11)
+    assert caplog.messages == [
+        f"arn:a: {count} records refused by the quota of puts since the server started" for count in (4, 13)
+    ]
 
 
 def test_bytes() -> None:

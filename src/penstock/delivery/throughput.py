@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
+
+logger = logging.getLogger(__name__)
+
+THROTTLED_LOGGED_EVERY_S = 1.0
+
+
+class HasArn(Protocol):
+    arn: str
 
 
 class Quota(NamedTuple):
@@ -50,9 +59,11 @@ class _Bucket:
 class _Meter:
     """The buckets of one delivery stream."""
 
-    __slots__ = ("_bytes", "_records", "_requests")
+    __slots__ = ("_bytes", "_logged_s", "_records", "_requests", "_throttled")
 
     def __init__(self, quota: Quota, now_s: float) -> None:
+        self._throttled = 0
+        self._logged_s = float("-inf")
         self._requests = _Bucket(quota.requests_per_s, now_s)
         self._records = _Bucket(quota.records_per_s, now_s)
         self._bytes = _Bucket(quota.bytes_per_s, now_s)
@@ -74,6 +85,15 @@ class _Meter:
         self._bytes.take(admitted_bytes)
         return admitted
 
+    def note_throttled(self, arn: str, records: int, now_s: float) -> None:
+        """Many clients do not look at what became of single records, and nobody else would hear of these."""
+        self._throttled += records
+        if now_s - self._logged_s >= THROTTLED_LOGGED_EVERY_S:
+            self._logged_s = now_s
+            logger.warning(
+                "%s: %d records refused by the quota of puts since the server started", arn, self._throttled
+            )
+
 
 class Throughput:
     """How many records of a request may pass now, stream by stream."""
@@ -81,13 +101,16 @@ class Throughput:
     def __init__(self, quota: Quota, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._quota = quota
         self._monotonic_s = monotonic_s
-        self._meters: WeakKeyDictionary[object, _Meter] = WeakKeyDictionary()
+        self._meters: WeakKeyDictionary[HasArn, _Meter] = WeakKeyDictionary()
         self.is_limited = quota.is_set
 
-    def admit(self, delivery: object, sizes_bytes: Sequence[int]) -> int:
+    def admit(self, delivery: HasArn, sizes_bytes: Sequence[int]) -> int:
         """The first so many records may pass. None if the request itself is one too many."""
         now_s = self._monotonic_s()
         meter = self._meters.get(delivery)
         if meter is None:
             meter = self._meters[delivery] = _Meter(self._quota, now_s)
-        return meter.admit(sizes_bytes, now_s)
+        admitted = meter.admit(sizes_bytes, now_s)
+        if admitted < len(sizes_bytes):
+            meter.note_throttled(delivery.arn, len(sizes_bytes) - admitted, now_s)
+        return admitted

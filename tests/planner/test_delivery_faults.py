@@ -12,8 +12,7 @@ import pytest
 from penstock.failures import BACKOFF_MAX_S
 from penstock.flush import Flush, LeaseRequest
 from penstock.model import Export, ExportKind
-from test_delivery_planner import ARN, MIB, DeliveryRig, settings
-from test_planner import delivered, failed
+from planner.rig import ARN, MIB, DeliveryRig, delivered, failed, settings
 
 STEPS = 150
 

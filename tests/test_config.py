@@ -306,7 +306,7 @@ def test_the_example_file_shows_every_setting_with_its_default(tmp_path: Path) -
     without_default |= {"pipeline_remote", "pipeline_parallelism", "object_store"}
     without_default |= {"access_keys_file", "master_keys_file"}
     without_default |= {"put_requests_per_s", "put_records_per_s", "put_bytes_per_s"}
-    without_default |= {"firehose_control_calls_per_s", "schemas"}
+    without_default |= {"firehose_control_calls_per_s", "firehose_streams_per_key", "schemas"}
     assert set_in_example.keys() == SETTINGS.keys() - without_default - {"partition_keys", "lambdas"}
     for name in without_default:
         assert re.search(rf"^# {name} = ", example.read_text(), re.MULTILINE)

@@ -64,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     firehose_flush_on_delete: bool = False
     firehose_retention_hours: int = 24
     firehose_streams_max: int = 5000
+    firehose_streams_per_key: int | None = None
     firehose_control_calls_per_s: int | None = None
     firehose_stream_size_max_bytes: int = 10 * GIB
     schemas: str | None = None
@@ -278,6 +279,7 @@ SETTINGS: dict[str, _Setting] = {
     "firehose_flush_on_delete": _Setting(_boolean, "on or off"),
     "firehose_retention_hours": _number(1, 8760, "hours"),
     "firehose_streams_max": _number(1, 10**6, "a number of delivery streams"),
+    "firehose_streams_per_key": _number(1, 10**6, "a number of delivery streams"),
     "firehose_control_calls_per_s": _number(1, 10**6, "calls a second"),
     "firehose_stream_size_max_bytes": _size(16 * MIB, _TIB),
     "schemas": _Setting(_matching("glue|/.*"), "glue, or an absolute path"),

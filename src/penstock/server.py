@@ -140,6 +140,7 @@ class Server:
             streams,
             KeyRing(settings.data_dir, settings.master_keys_file, kms=settings.kms),
             streams_max=settings.firehose_streams_max,
+            streams_per_key=settings.firehose_streams_per_key,
             size_max_bytes=settings.firehose_stream_size_max_bytes,
             sync_create=settings.firehose_sync_create or settings.firehose_lenient,
         )

@@ -41,7 +41,7 @@ async def no_check(*_: object) -> None:
 
 
 class Rig:
-    def __init__(self, data_dir: Path, **options: Any) -> None:
+    def __init__(self, data_dir: Path, master_keys_file: Path | None = None, **options: Any) -> None:
         self.store = Store(data_dir, free_space_floor_bytes=0)
         self.streams = Streams(
             self.store,
@@ -49,7 +49,8 @@ class Rig:
             memory_streams_size_max_bytes=0,
             read_soft_limit_bytes=2**22,
         )
-        self.deliveries = DeliveryStreams(self.streams, KeyRing(data_dir), **{"transition_s": 0.0, **options})
+        keyring = KeyRing(data_dir, master_keys_file)
+        self.deliveries = DeliveryStreams(self.streams, keyring, **{"transition_s": 0.0, **options})
 
     async def create(self, name: str, **more: Any) -> Delivery:
         await self.deliveries.create(*WHO, request(name, **more))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -260,6 +262,40 @@ def test_twenty_five_calls_a_day(tmp_path: Path) -> None:
             await rig.deliveries.stop_encryption(*WHO, "a")
             assert await rig.encryption_settled(rig.find("a")) is EncryptionStatus.DISABLED
             await refused("LimitExceededException", rig.deliveries.stop_encryption(*WHO, "a"))
+
+    run(work())
+
+
+def test_a_key_encrypts_so_many_delivery_streams(tmp_path: Path) -> None:
+    arns = [f"arn:aws:kms:eu-west-1:123456789012:key/{number}" for number in (1, 2)]
+    master_keys = tmp_path / "master-keys.json"
+    master_keys.write_text(json.dumps({arn: base64.b64encode(bytes(32)).decode() for arn in arns}))
+    master_keys.chmod(0o600)
+
+    def sealed_by(arn: str) -> dict[str, Any]:
+        key = {"KeyType": "CUSTOMER_MANAGED_CMK", "KeyARN": arn}
+        return {"DeliveryStreamEncryptionConfigurationInput": key}
+
+    async def work() -> None:
+        data_dir = tmp_path / "data"
+        async with running(data_dir, streams_per_key=2, master_keys_file=master_keys) as rig:
+            await rig.create("a", **sealed_by(arns[0]))
+            plain = await rig.create("plain")
+            started = ("plain", "CUSTOMER_MANAGED_CMK", arns[0])
+            await rig.deliveries.start_encryption(*WHO, *started)
+            await rig.encryption_settled(plain)
+            message = await refused(
+                "LimitExceededException", rig.deliveries.create(*WHO, request("b", **sealed_by(arns[0])))
+            )
+            assert arns[0] in message
+            await rig.create("b", **sealed_by(arns[1]))
+            other = ("b", "CUSTOMER_MANAGED_CMK", arns[0])
+            await refused("LimitExceededException", rig.deliveries.start_encryption(*WHO, *other))
+            await rig.deliveries.start_encryption(*WHO, *started)  # a new data key, not one more stream
+            await rig.encryption_settled(plain)
+            await rig.deliveries.stop_encryption(*WHO, "plain")
+            await rig.encryption_settled(plain)
+            await rig.deliveries.start_encryption(*WHO, *other)
 
     run(work())
 

@@ -49,6 +49,7 @@ SERVER_FLAGS = (
     ),
     Flag("firehose_retention_hours", "HOURS", "24", "How long deliveries that fail are tried again."),
     Flag("firehose_streams_max", "N", "5000", "Delivery streams of an account in a region."),
+    Flag("firehose_streams_per_key", "N", None, "Delivery streams that a customer managed key encrypts."),
     Flag("firehose_control_calls_per_s", "N", None, "Quota of Firehose calls that are not puts."),
     Flag("firehose_stream_size_max_bytes", "SIZE", "10GiB", "Undelivered records of a delivery stream."),
     Flag("read_only_dirs", "DIR,...", None, "Directories that S3 file tasks may read from."),

@@ -54,6 +54,7 @@ class DeliveryStreams:
         keyring: KeyRing,
         *,
         streams_max: int = STREAMS_MAX,
+        streams_per_key: int | None = None,
         size_max_bytes: int = SIZE_MAX_BYTES,
         sync_create: bool = False,
         transition_s: float = TRANSITION_S,
@@ -61,6 +62,7 @@ class DeliveryStreams:
     ) -> None:
         self._streams = streams
         self._streams_max = streams_max
+        self._streams_per_key = streams_per_key
         self._sync_create = sync_create
         self._wall_ms = wall_ms
         self._deliveries: dict[tuple[str, str, str], Delivery] = {}
@@ -129,6 +131,7 @@ class DeliveryStreams:
         name = request["DeliveryStreamName"]
         self._check_free(account, region, name)
         delivery = Delivery(self._new_record(account, region, request))
+        self._check_key(delivery.record.encryption.key_arn, delivery)
         # The name is taken from here on, before anything is awaited.
         self._deliveries[account, region, name] = delivery
         key = None
@@ -246,6 +249,7 @@ class DeliveryStreams:
     ) -> None:
         async with self._changing_active(account, region, name) as delivery:
             encryption = self._counted(delivery)
+            self._check_key(key_arn, delivery)
             key = await self._lifecycle.new_key(key_type, key_arn)
             enabling = replace(
                 encryption, status=EncryptionStatus.ENABLING, key_type=key_type, key_arn=key_arn, failure=None
@@ -285,6 +289,22 @@ class DeliveryStreams:
                 f"times in 24 hours for a delivery stream, and firehose {delivery.name} has used them up",
             )
         return replace(encryption, calls_ms=(*recent, now_ms))
+
+    def _check_key(self, key_arn: str | None, delivery: Delivery) -> None:
+        """Whether the key may encrypt one more delivery stream."""
+        if key_arn is None or self._streams_per_key is None:
+            return
+        others = [
+            other
+            for other in self._deliveries.values()
+            if other is not delivery and other.record.encryption.key_arn == key_arn
+        ]
+        if len(others) >= self._streams_per_key:
+            raise ApiError(
+                "LimitExceededException",
+                f"The key {key_arn} encrypts {len(others)} delivery streams, and a key can encrypt at most "
+                f"{self._streams_per_key}; use another one",
+            )
 
     # -- one change at a time -----------------------------------------------------------------------
 

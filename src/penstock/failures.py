@@ -30,13 +30,16 @@ class Failures:
         self._monotonic_s = monotonic_s
         self._wall_ms = wall_ms
 
-    def retry_or_give_up(self, flush_run: FlushRun, permanent: bool) -> None:
+    def failed(self, flush_run: FlushRun, error: str, *, permanent: bool = False) -> None:
+        """An attempt has ended with this, or could not even begin; somebody will write it down."""
+        flush_run.error = flush_run.run.status.error_message = error
+        self._exports.notes.changed(flush_run.run)
         if self._is_too_old(flush_run):
             self._give_up(flush_run)
         else:
-            self.back_off(flush_run, permanent)
+            self._back_off(flush_run, permanent)
 
-    def back_off(self, flush_run: FlushRun, permanent: bool) -> None:
+    def _back_off(self, flush_run: FlushRun, permanent: bool) -> None:
         flush_run.failures = 1 if flush_run.progressed else flush_run.failures + 1
         wait_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** min(flush_run.failures - 1, 12))
         wait_s = BACKOFF_MAX_S if permanent else wait_s * random.uniform(0.8, 1.0)  # noqa: S311
@@ -53,6 +56,6 @@ class Failures:
         status.lost_messages += flush.next - flush.first
         logger.error(
             "stream %s: records %d to %d are given up after %.0f hours without success: %s",
-            flush.stream, flush.first, flush.next - 1, self._retention_ms / 3_600_000, status.error_message,
+            flush.stream, flush.first, flush.next - 1, self._retention_ms / 3_600_000, flush_run.error,
         )  # fmt: skip
         self._exports.drop(flush_run)

@@ -24,7 +24,7 @@ class FlushKeys:
         self._data_keys = data_keys
 
     async def of(self, flush_runs: list[FlushRun]) -> dict[str, list[DataKey]]:
-        """The data keys of each delivery stream; flushes of one whose keys cannot be had now wait for a while."""
+        """The data keys of each delivery stream. For flushes of one whose keys cannot be had, that is a failure."""
         names = {run.flush.stream for run in flush_runs if run.flush.kind is ExportKind.DELIVERY}
         if not names:
             return {}
@@ -39,10 +39,8 @@ class FlushKeys:
                 continue
             answer = asking[name].result() if asking[name].done() else late
             if isinstance(answer, PenstockError):
-                flush_run.run.status.error_message = str(answer)
-                self._exports.notes.changed(flush_run.run)
+                self._failures.failed(flush_run, str(answer))
                 self._exports.notes.write_soon()
-                self._failures.back_off(flush_run, permanent=False)
             else:
                 keys[name] = answer
         return keys

@@ -76,13 +76,14 @@ class Reports:
         if present and outcome.upload_total_bytes:
             flush_run.upload = (outcome.upload_bytes, outcome.upload_total_bytes)
         if present and outcome.error:
-            status.error_message = outcome.error
+            flush_run.error = status.error_message = outcome.error
         if outcome.next > flush.first:
             run.delivered_to(flush_run, outcome.messages, outcome.skipped, outcome.next)
             status.exported_messages += outcome.messages
             status.exported_bytes += outcome.payload_bytes
             status.skipped_messages += outcome.skipped + outcome.failed_records
-            status.error_message = outcome.error
+            flush_run.error = outcome.error
+            status.error_message = outcome.error or run.error
             flush_run.progressed = flush_run.progressed or present
             if outcome.messages:
                 status.last_export_time_ms = self._wall_ms()
@@ -97,4 +98,4 @@ class Reports:
         flush_run.attempt_ended = True
         flush_run.holder = None
         if outcome.error:
-            self._failures.retry_or_give_up(flush_run, outcome.permanent)
+            self._failures.failed(flush_run, outcome.error, permanent=outcome.permanent)

@@ -40,6 +40,7 @@ class FlushRun:
         )
         self.statuses_heard = 0  # status messages of the present attempt
         self.upload = (0, 0)  # bytes done and bytes in all of its long upload, if it is at one
+        self.error = ""  # why the last attempt failed, or could not begin
         self.failures = 0
         self.not_before_s = 0.0
 
@@ -92,6 +93,11 @@ class ExportRun:
     @property
     def failures(self) -> int:
         return max([self._failures_before, *(flush.failures for flush in self.flushes.values())])
+
+    @property
+    def error(self) -> str:
+        """Of a flush that is not delivered."""
+        return next((flush.error for flush in self.flushes.values() if flush.error), "")
 
     @property
     def not_before_s(self) -> float:

@@ -11,7 +11,13 @@ import click
 from penstock.cli.connection import POLL_MS, json_option
 from penstock.cli.delivery.selection import find, where_options
 from penstock.cli.exports.connection import connect_http, http_options
-from penstock.cli.streams.messages import BATCH_COUNT_MAX, FORMAT_HELP, renderer, write_messages
+from penstock.cli.streams.messages import (
+    BATCH_COUNT_MAX,
+    format_option,
+    lines_option,
+    renderer,
+    write_messages,
+)
 
 if TYPE_CHECKING:
     from penstock.http_client import HttpClient
@@ -20,17 +26,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "-n",
-    "--lines",
-    "count",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    help="How many records.",
-)
+@lines_option
 @click.option("-f", "--follow", is_flag=True, help="Go on with records as they are put.")
-@click.option("-F", "--format", "template", metavar="FORMAT", help=FORMAT_HELP)
+@format_option
 @where_options
 @json_option
 @http_options
@@ -44,7 +42,10 @@ def tail(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Print the last records as they were put, and with -f those that come. What is delivered may be gone."""
+    """Print the last records as they were put.
+
+    With -f also those that come. What is delivered may be gone.
+    """
     render = renderer(name, template, as_json)
     with connect_http(**where) as client:
         arn = find(client, name, region, account).arn

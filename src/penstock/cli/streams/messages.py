@@ -42,7 +42,9 @@ FORMAT_HELP = (
     r"[default: '%p\n'; on a terminal with number and date]"
 )
 
-
+lines_option = click.option(
+    "-n", "--lines", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many."
+)
 format_option = click.option("-F", "--format", "template", metavar="FORMAT", help=FORMAT_HELP)
 
 

@@ -10,6 +10,7 @@ from penstock.cli.connection import connect
 from penstock.cli.streams.messages import (
     batches_from,
     first_of_last,
+    lines_option,
     printing_options,
     renderer,
     write_messages,
@@ -18,15 +19,7 @@ from penstock.cli.streams.messages import (
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "-n",
-    "--lines",
-    "count",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    help="How many messages.",
-)
+@lines_option
 @printing_options
 def tail(
     name: str,

@@ -46,7 +46,6 @@ _ERROR_OF_STATUS: Mapping[int, type[errors.PenstockError]] = {
     Status.UNAUTHORIZED: Unauthorized,
     Status.INVALID_REQUEST: errors.InvalidRequest,
     Status.REQUEST_PAYLOAD_TOO_LARGE: errors.MessageTooLarge,
-    Status.RESOURCE_NOT_FOUND: errors.StreamNotFound,
     Status.RESPONSE_PAYLOAD_TOO_LARGE: errors.ResponseTooLarge,
     Status.NOT_ENOUGH_MESSAGES: errors.NotEnoughMessages,
     Status.OUT_OF_MEMORY_ERROR: errors.MemoryExhausted,
@@ -60,7 +59,10 @@ def error_of(status: int, text: str) -> errors.PenstockError:
         return errors.StreamExists()
     if status == Status.MESSAGE_STORE_READ_ERROR and (match := _DAMAGED_RANGE.match(text)):
         return errors.CorruptMessages(int(match[1]), int(match[2]))
-    return _ERROR_OF_STATUS.get(status, ServerFailed)(text or f"the server answered with status {status}")
+    text = text or f"the server answered with status {status}"
+    if status == Status.RESOURCE_NOT_FOUND:  # in AWS's words, which do not say what to do
+        return errors.StreamNotFound(f"{text}; 'penstock streams list' shows all")
+    return _ERROR_OF_STATUS.get(status, ServerFailed)(text)
 
 
 def load_token(token_file: Path | None, env: Mapping[str, str]) -> str | None:
@@ -158,7 +160,7 @@ class StreamManagerClient:
         except OSError as error:
             raise ServerUnreachable(
                 f"no server answers at {self.address} ({error.strerror or error}); "
-                "start one with 'penstock server', or name another with --server HOST:PORT"
+                "start one with 'penstock up', or name another with --server HOST:PORT"
             ) from error
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)

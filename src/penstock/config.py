@@ -231,6 +231,7 @@ def _number(lowest: int, highest: int, unit: str, *stream_manager_names: str) ->
     return _Setting(_within(lowest, highest), f"{unit} from {lowest} to {highest}", stream_manager_names)
 
 
+_OTHER_VARIABLES = {"PENSTOCK_CONFIG", "PENSTOCK_HTTP_TOKEN", "PENSTOCK_CLIENT_TOKEN"}
 _TIB = 1024 * GIB
 SETTINGS: dict[str, _Setting] = {
     "data_dir": _Setting(_path, "a directory", ("STREAM_MANAGER_STORE_ROOT_DIR",)),
@@ -311,6 +312,18 @@ def env_name(setting: str) -> str:
 
 def flag_name(setting: str) -> str:
     return f"--{setting.removeprefix('pipeline_').replace('_', '-')}"
+
+
+def misspelt_variables(env: Mapping[str, str]) -> list[str]:
+    """Others may well begin like ours, so only what is close to one of them is told."""
+    known = {env_name(name) for name in SETTINGS} | _OTHER_VARIABLES
+    found = []
+    for name in sorted(env.keys() - known):
+        close = (
+            difflib.get_close_matches(name, known, n=1, cutoff=0.85) if name.startswith("PENSTOCK_") else []
+        )
+        found += [f"{name} is not a setting; did you mean {meant}?" for meant in close]
+    return found
 
 
 class _Found(NamedTuple):

@@ -87,22 +87,28 @@ class HttpClient:
             self._connection.request(method, path, body, headers={"Authorization": f"Bearer {self._token}"})
             response = self._connection.getresponse()
             body = response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             self.close()
             raise ServerUnreachable(
-                f"no server answers at {self._url} ({error}); "
+                f"no server answers at {self._url} ({error.strerror or error}); "
                 "start one with 'penstock up', or name another with --http http://HOST:PORT"
             ) from error
+        except http.client.HTTPException as error:
+            self.close()
+            raise self._not_a_server("it does not speak HTTP") from error
         if response.status != 200:
             kind_of_error = _ERROR_OF_STATUS.get(response.status, ServerFailed)
             raise kind_of_error(_error_text(body) or f"{self._url} answered with status {response.status}")
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError as error:
-            raise ServerUnreachable(
-                f"what answers at {self._url} is not a server of this version ({error}); "
-                "give its HTTP port (not its Stream Manager port) with --http http://HOST:PORT"
-            ) from error
+            raise self._not_a_server(error) from error
+
+    def _not_a_server(self, why: object) -> ServerUnreachable:
+        return ServerUnreachable(
+            f"what answers at {self._url} is not a server of this version ({why}); "
+            "give its HTTP port (not its Stream Manager port) with --http http://HOST:PORT"
+        )
 
 
 def _error_text(body: bytes) -> str:

@@ -4,16 +4,19 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from cli.conftest import CommandLine
+from harness import ServerProcess
 from penstock import __version__
 from penstock.cli import exits
 from penstock.cli.app import app
 
+SHORT_HELP_MAX = 63  # beside the longest name, on 80 columns
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
@@ -75,7 +78,7 @@ def test_json_after_two_dashes_is_a_message_not_an_option(offline: CommandLine) 
 def test_no_server(offline: CommandLine) -> None:
     finished = offline.run("streams", "list", "--server", f"127.0.0.1:{free_port()}")
     assert finished.code == exits.UNREACHABLE
-    assert "'penstock server'" in finished.stderr
+    assert "'penstock up'" in finished.stderr
     assert finished.stderr.count("\n") == 1
 
 
@@ -93,3 +96,38 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "sys.exit(f'imported: {heavy}' if heavy else code)"
     )
     subprocess.run([sys.executable, "-c", program, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("path", list(_commands(app)), ids=" ".join)
+def test_the_lists_of_commands_cut_nothing_off(path: tuple[str, ...]) -> None:
+    command: click.Command = app
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+        assert not command.get_short_help_str(SHORT_HELP_MAX).endswith("..."), (
+            "its first sentence is too long"
+        )
+
+
+def test_the_port_of_the_other_protocol(shared_server: ServerProcess, offline: CommandLine) -> None:
+    where = ["--data-dir", str(shared_server.data_dir), "--http", f"http://127.0.0.1:{shared_server.port}"]
+    finished = offline.run("delivery", "list", *where)
+    assert finished.code == exits.UNREACHABLE
+    assert "does not speak HTTP" in finished.stderr
+    assert finished.stderr.rstrip("\n").isprintable()
+
+
+def test_an_unknown_stream(penstock: CommandLine) -> None:
+    finished = penstock.run("streams", "read", "nowhere")
+    assert finished.code == exits.NOT_FOUND
+    assert finished.stderr == (
+        "penstock: the message stream nowhere does not exist; 'penstock streams list' shows all\n"
+    )

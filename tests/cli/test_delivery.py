@@ -104,7 +104,7 @@ def test_flush_without_a_pipeline(penstock: CommandLine) -> None:
     penstock.ok("delivery", "flush", "logs", "--wait", "0")
     waited = penstock.run("delivery", "flush", "logs", "--wait", "0.5")
     assert waited.code == exits.REFUSED
-    assert "3 records of logs are not delivered" in waited.stderr
+    assert "records of logs that are not delivered: 3" in waited.stderr
 
 
 def test_tail(penstock: CommandLine) -> None:

@@ -12,7 +12,7 @@ from penstock.cli.pipeline import pipeline
 from penstock.cli.server import server
 from penstock.cli.settings import COMMON_FLAGS, PIPELINE_FLAGS, SERVER_FLAGS
 from penstock.cli.up import up
-from penstock.config import SETTINGS, Settings, flag_name, load_settings
+from penstock.config import SETTINGS, Settings, flag_name, load_settings, misspelt_variables
 
 FLAGS = (*COMMON_FLAGS, *SERVER_FLAGS, *PIPELINE_FLAGS)
 
@@ -103,3 +103,18 @@ def test_interrupt_ends_the_server_cleanly(offline: CommandLine, tmp_path: Path)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode in (exits.OK, exits.INTERRUPTED)
     assert b"Traceback" not in stderr
+
+
+def test_a_data_directory_that_cannot_be_used(offline: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for unusable in (file, file / "below"):
+        finished = offline.run("server", "--data-dir", str(unusable))
+        assert finished.code == exits.USAGE
+        assert f"the data directory {unusable} cannot be used" in finished.stderr
+        assert finished.stderr.count("\n") == 1
+
+
+def test_a_misspelt_variable_is_told() -> None:
+    env = {"PENSTOCK_HTP_PORT": "1", "PENSTOCK_HTTP_PORT": "1", "PENSTOCK_TEAM": "x", "HTP_PORT": "1"}
+    assert misspelt_variables(env) == ["PENSTOCK_HTP_PORT is not a setting; did you mean PENSTOCK_HTTP_PORT?"]

@@ -48,9 +48,10 @@ def pipeline(
     supervisor_pid: int | None,
     **flags: object,
 ) -> int:
-    """Deliver the exports of a server with Spark until SIGTERM or Ctrl-C.
+    """Deliver what a server holds with Spark.
 
-    It keeps nothing: it can be killed at any moment, and run on any machine that reaches the server.
+    Until SIGTERM or Ctrl-C. It keeps nothing: it can be killed at any moment, and run on any machine that reaches
+    the server.
     """
     check_spark_choice(flags)
     spark = spark_properties(spark_conf)
@@ -76,6 +77,8 @@ def pipeline(
     end_with(supervisor_pid, signal.SIGKILL)
     configure_logging(settings.log_level)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
+    # A mistake in a query is told with the delivery stream; here it would be 5,000 characters of Java.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return run(
         DriverSettings(
             server_url=server_url,

@@ -26,14 +26,17 @@ from penstock.errors import ConfigError
 @authenticate_option
 @supervisor_option
 def server(supervisor_pid: int | None, **flags: object) -> int:
-    """Serve streams until SIGTERM or Ctrl-C, without delivering exports: 'penstock up' does both.
+    """Serve streams without delivering them.
+
+    Until SIGTERM or Ctrl-C; 'penstock up' also delivers.
 
     Every flag can also be set as PENSTOCK_<NAME> in the environment or as <name> in penstock.toml.
     """
-    from penstock.config import load_settings
+    from penstock.config import load_settings, misspelt_variables
 
     settings = load_settings(flags, os.environ, Path.cwd())
-    for warning in settings.warnings():
+    check_data_dir(settings.data_dir)
+    for warning in (*settings.warnings(), *misspelt_variables(os.environ)):
         click.echo(f"penstock: warning: {warning}", err=True)
 
     from penstock.process import end_with
@@ -47,4 +50,17 @@ def server(supervisor_pid: int | None, **flags: object) -> int:
             raise
         raise ConfigError(
             f"{error.strerror}; set another with --host, --stream-manager-port or --http-port (0 = any free)"
+        ) from error
+
+
+def check_data_dir(data_dir: Path) -> None:
+    """Makes it if it is not there."""
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(data_dir, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(
+            f"the data directory {data_dir} cannot be used ({error.strerror}); name one with --data-dir or "
+            "PENSTOCK_DATA_DIR that this user may write to"
         ) from error

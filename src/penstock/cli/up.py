@@ -27,9 +27,10 @@ from penstock.cli.settings import (
 @authenticate_option
 @spark_conf_option
 def up(spark_conf: tuple[str, ...], authenticate_client: bool | None, **flags: object) -> int:
-    """Serve streams and deliver their exports until SIGTERM or Ctrl-C.
+    """Serve streams and deliver them.
 
-    Runs 'penstock server' and, as soon as a stream has an export, 'penstock pipeline'. What dies is started
+    Until SIGTERM or Ctrl-C. Runs 'penstock server' and, as soon as there is an export or a delivery stream,
+    'penstock pipeline'. What dies is started
     again, and said. Every flag can also be set as PENSTOCK_<NAME> or as <name> in penstock.toml.
     """
     import asyncio

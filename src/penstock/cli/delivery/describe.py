@@ -25,7 +25,10 @@ def describe(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Show a delivery stream: its status, what waits in it, and its destination."""
+    """Show a delivery stream.
+
+    Its status, what waits in it, its destination.
+    """
     with connect_http(**where) as client:
         described = client.delivery(find(client, name, region, account).arn)
     if as_json:

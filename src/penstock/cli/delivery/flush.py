@@ -56,10 +56,10 @@ def flush(
             click.echo(f"delivery stream {name}: everything is delivered", err=True)
         return
     if wait_s == 0 and not as_json:
-        click.echo(f"delivery stream {name}: {progress.waiting_records} records are delivered now", err=True)
+        click.echo(f"delivery stream {name}: records on their way: {progress.waiting_records}", err=True)
     elif wait_s > 0:
         why = progress.error or f"not within {format_duration(round(wait_s * 1000))}"
         raise NotDelivered(
-            f"{progress.waiting_records} records of {name} are not delivered ({why}); "
-            "they stay, and 'penstock delivery describe' shows what becomes of them"
+            f"records of {name} that are not delivered: {progress.waiting_records} ({why}); "
+            f"they stay, and 'penstock delivery describe {name}' shows what becomes of them"
         )

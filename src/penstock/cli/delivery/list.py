@@ -23,7 +23,10 @@ def list_deliveries(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """List the delivery streams: status, what waits in them, what was delivered."""
+    """List the delivery streams.
+
+    Status, what waits in them, what was delivered.
+    """
     with connect_http(**where) as client:
         listings = select(client, region, account)
     if as_json:

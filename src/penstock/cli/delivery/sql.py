@@ -30,7 +30,9 @@ def sql(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Transform the records of a delivery stream with a query from now on; without one, show the present one.
+    """Transform the records of a delivery stream.
+
+    From now on, with a query in Spark SQL; without one, the present query is shown.
 
     \b
     penstock delivery sql clicks "SELECT upper(data) AS data FROM records WHERE data IS NOT NULL"

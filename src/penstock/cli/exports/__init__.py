@@ -14,7 +14,7 @@ from penstock.cli.exports.rewind import rewind
 
 @click.group()
 def exports() -> None:
-    """Watch and steer what is delivered from the streams of a running server."""
+    """Watch and steer the exports of a running server."""
 
 
 for command in (list_exports, describe, pause, resume, rewind, retry_now):

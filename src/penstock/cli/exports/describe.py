@@ -26,7 +26,10 @@ def describe(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Show an export: what it is doing, how far it is, and its last error."""
+    """Show an export.
+
+    What it is doing, how far it is, its last error.
+    """
     with connect_http(**where) as client:
         if watch:
             watch_exports(lambda: [client.export(stream, export)], as_json)

@@ -25,7 +25,10 @@ def list_exports(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """List the exports: what each is doing, how far it is, and how much waits."""
+    """List the exports.
+
+    What each is doing, how far it is, how much waits.
+    """
     with connect_http(**where) as client:
         if watch:
             watch_exports(lambda: [v for v in client.exports() if stream in (None, v.stream)], as_json)

@@ -21,7 +21,7 @@ def retry_now(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Try an export that failed again at once, instead of after its wait."""
+    """Try an export that failed again at once."""
     with connect_http(**where) as client:
         client.retry_now(stream, export)
     if as_json:

@@ -26,9 +26,10 @@ def rewind(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Move an export to another message, to deliver again what was delivered, or to leave out what waits.
+    """Move an export to another message.
 
-    What is under way is given up. Messages that are deleted already are passed over.
+    To deliver again what was delivered, or to leave out what waits. What is under way is given up.
+    Messages that are deleted already are passed over.
     """
     with connect_http(**where) as client:
         view = client.rewind(stream, export, position)

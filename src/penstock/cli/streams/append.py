@@ -39,10 +39,11 @@ def append(
     server: str | None,
     token_file: Path | None,
 ) -> None:
-    """Append messages: the arguments, or stdin line by line if there are none (or just -).
+    """Append messages to a stream.
 
-    Empty lines are skipped, because a message cannot be empty. The first message that is refused ends the
-    command; messages that were on their way behind it may have been appended.
+    The arguments, or stdin line by line if there are none (or just -). Empty lines are skipped, because a message
+    cannot be empty. The first message that is refused ends the command; messages that were on their
+    way behind it may have been appended.
     """
     if raw and messages not in ((), ("-",)):
         raise click.UsageError("--raw takes stdin, not arguments", click.get_current_context())

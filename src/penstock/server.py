@@ -36,7 +36,7 @@ from penstock.doors.http.pipeline import PipelineRoutes
 from penstock.doors.streammanager.door import Door as StreamManagerDoor
 from penstock.log.store import Store
 from penstock.planner import Planner
-from penstock.process import configure_logging
+from penstock.process import configure_logging, keep_freed_memory
 from penstock.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -243,6 +243,7 @@ def run(settings: Settings) -> int:
     """Serve until a signal. Returns the exit code."""
     configure_logging(settings.log_level)
     _raise_descriptor_limit()
+    keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     uvloop.install()

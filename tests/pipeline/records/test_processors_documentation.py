@@ -17,12 +17,14 @@ from penstock.pipeline.records.processors import (
     cloudwatch_logs,
     deaggregation,
     decompression,
+    jq_apart,
     keys,
     lambda_answer,
     lambda_function,
     processed,
     processors_for,
 )
+from penstock.pipeline.records.processors.jq_program import Patience
 from penstock.pipeline.records.processors.lambda_table import check_target
 from penstock.pipeline.records.record import Failed
 from pipeline.records.functions import delivery_settings, records_of
@@ -99,5 +101,8 @@ def test_figures() -> None:
     assert "({:g} to {:g}, by default {:g})".format(*buffer) in PAGE
     assert f"(0 to {lambda_function.RETRIES_MAX}, by default {lambda_function.RETRIES_DEFAULT})" in PAGE
     assert f"at most {lambda_function.CONCURRENT_INVOCATIONS_MAX} calls at a time" in PAGE
+    seconds, memory_bytes = jq_apart.TEXT_CPU_S, jq_apart.MEMORY_BYTES_MAX
+    assert f"gets {seconds:g} seconds of a processor for a\nrecord, and {memory_bytes >> 30} GiB" in PAGE
+    assert Patience().texts == 5
     assert f"up to {decompression.DECOMPRESSED_BYTES_MAX >> 20} MiB a record" in PAGE
     assert PipelineSettings().lambda_timeout_s == 5 * 60

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from penstock.pipeline.records.processors import query as query_module
 from penstock.pipeline.records.processors.keys import BadKeys
 from penstock.pipeline.records.processors.metadata import MetadataExtraction
-from penstock.pipeline.records.processors.query import Query, fields_used
+from penstock.pipeline.records.processors.query import Query
+from penstock.pipeline.records.processors.query_text import fields_used
 from penstock.pipeline.records.record import Failed, Record
 from pipeline.records.functions import records_of
 

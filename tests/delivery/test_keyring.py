@@ -67,6 +67,17 @@ def test_many_threads_make_one_master_key(tmp_path: Path) -> None:
     assert len({KeyRing(tmp_path).unwrap(each) for each in wrapped}) == 16
 
 
+def test_a_lost_master_key_is_not_replaced_by_a_server_that_has_used_it(tmp_path: Path) -> None:
+    ring = KeyRing(tmp_path)
+    wrapped = ring.new_data_key(AWS_OWNED, None)
+    (tmp_path / "master.key").rename(tmp_path / "elsewhere")
+    with pytest.raises(KeyUnavailable, match=r"master\.key is gone.*restore it from a backup"):
+        ring.new_data_key(AWS_OWNED, None)
+    (tmp_path / "elsewhere").rename(tmp_path / "master.key")
+    another = ring.new_data_key(AWS_OWNED, None)
+    assert len({KeyRing(tmp_path).unwrap(each) for each in (wrapped, another)}) == 2
+
+
 def test_a_lost_master_key_is_not_replaced_by_reading(tmp_path: Path) -> None:
     wrapped = KeyRing(tmp_path).new_data_key(AWS_OWNED, None)
     (tmp_path / "master.key").unlink()

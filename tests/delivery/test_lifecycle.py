@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
@@ -331,37 +330,15 @@ def test_a_disk_that_refuses(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_disk_that_has_no_room_for_the_master_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    async def work() -> None:
-        async with running(tmp_path) as rig:
-            await rig.create("a")
-            key = {"KeyType": "AWS_OWNED_CMK"}
-            monkeypatch.setattr("penstock.delivery.keyring.os.fsync", refuse)
-            for call in (
-                rig.deliveries.create(*WHO, request("b", DeliveryStreamEncryptionConfigurationInput=key)),
-                rig.deliveries.start_encryption(*WHO, "a", "AWS_OWNED_CMK", None),
-            ):
-                with pytest.raises(ApiError) as refused:
-                    await call
-                assert "No space left on device" in refused.value.message
-                assert "check the server's disk" in refused.value.message
-            monkeypatch.undo()
-            await rig.deliveries.start_encryption(*WHO, "a", "AWS_OWNED_CMK", None)
-            assert await rig.encryption_settled(rig.find("a")) is EncryptionStatus.ENABLED
-
-    run(work())
-
-
 def test_creating_fails_and_can_only_be_deleted(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as rig:
             breakdown = Breakdown(rig, 1)
-            await rig.deliveries.create(*WHO, request("a"))
+            key = {"KeyType": "AWS_OWNED_CMK"}
+            await rig.deliveries.create(*WHO, request("a", DeliveryStreamEncryptionConfigurationInput=key))
             delivery = rig.find("a")
             await until(lambda: delivery.status is Status.CREATING_FAILED)
+            assert delivery.record.encryption.status is EncryptionStatus.ENABLING_FAILED
             failure = delivery.record.failure
             assert failure is not None
             assert failure.type == "UNKNOWN_ERROR"

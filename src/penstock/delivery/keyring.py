@@ -58,6 +58,7 @@ class KeyRing:
     def __init__(self, data_dir: Path, master_keys_file: Path | None = None, *, kms: bool = False) -> None:
         self._own_path = data_dir / MASTER_KEY_FILE_NAME
         self._own: _MasterKey | None = None
+        self._own_in_use = False
         self._own_lock = threading.Lock()
         self._by_arn = {} if master_keys_file is None else load_master_keys(master_keys_file)
         self._kms = kms
@@ -117,8 +118,19 @@ class KeyRing:
     def _load_or_create_own(self) -> _MasterKey:
         with self._own_lock:
             if not self._own_path.exists():
+                if self._own_in_use:
+                    raise KeyUnavailable(
+                        f"{self._own_path} is gone, and delivery streams are sealed under it: restore it from a "
+                        "backup. If there is none, delete these delivery streams and restart the server"
+                    )
                 _create_key_file(self._own_path)
+            self._own_in_use = True
         return self._load_own()
+
+    def note_in_use(self, wrapped: WrappedKey) -> None:
+        """A master key that is gone must not be replaced by a new one: whoever restored it would lose the new one."""
+        if wrapped.key_type == AWS_OWNED:
+            self._own_in_use = True
 
     def _load_own(self) -> _MasterKey:
         with self._own_lock:

@@ -129,6 +129,8 @@ class Lifecycle:
                 await self.store(delivery, replace(record, status=Status.ACTIVE, encryption=encryption))
             except _FAILURES as error:
                 logger.error("%s could not be created: %s", record.arn, error)
+                if record.encryption.status is EncryptionStatus.ENABLING:
+                    record = _switch_failed(record, error)
                 failed = replace(record, status=Status.CREATING_FAILED, failure=_failure(error))
                 await self._store_failure(delivery, failed)
 

@@ -61,6 +61,7 @@ class DeliveryStreams:
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._streams = streams
+        self._keyring = keyring
         self._streams_max = streams_max
         self._streams_per_key = streams_per_key
         self._sync_create = sync_create
@@ -74,6 +75,9 @@ class DeliveryStreams:
         for encoded in self._streams.store.catalog.delivery_streams():
             record = decode(encoded)
             self._deliveries[record.account, record.region, record.name] = Delivery(record)
+            for row in record.encryption.keys:
+                if row.key is not None:
+                    self._keyring.note_in_use(row.key)
         await self._lifecycle.recover(list(self._deliveries.values()))
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.damage import damaged_count
 from penstock.delivery.settings import DeliverySettings
 from penstock.errors import PenstockError
 from penstock.flush import Flush
@@ -161,10 +162,23 @@ class DeliveryRun(ExportRun):
             self.pending_since_s = now_s
 
     def delivered_to(self, run: FlushRun, messages: int, skipped: int, position: int) -> None:
-        run.flush.first = min(position, run.flush.next)
+        flush = run.flush
+        before, flush.first = flush.first, min(position, flush.next)
+        unseen = flush.first - before - messages - skipped
+        if unseen > 0:
+            self._lose_damaged(before, flush.first, unseen)
         self.status.last_exported_sequence_number = max(
             self.status.last_exported_sequence_number, self.undelivered_from - 1
         )
+
+    def _lose_damaged(self, first: int, behind: int, unseen: int) -> None:
+        damaged = min(unseen, damaged_count(self.stream, first, behind))
+        if damaged:
+            self.status.lost_messages += damaged
+            logger.error(
+                "stream %s: %d of the records %d to %d are damaged and lost; 'penstock log verify' shows where",
+                self.stream.definition.name, damaged, first, behind - 1,
+            )  # fmt: skip
 
 
 def run_for(stream: Stream, export: Export, status: ExportStatus) -> ExportRun:

@@ -84,7 +84,7 @@ class SchemaCache:
 
 def _from_folder(folder: Path, name: TableName) -> tuple[Column, ...]:
     for part in (name.database, name.table):
-        if "/" in part or "\\" in part or part in (".", ".."):
+        if part in (".", "..") or {"/", "\\", "\0"} & {*part}:
             raise SchemaNotFound(
                 f"EntityNotFoundException: {part!r} cannot be a name of a database or table here"
             )

@@ -45,6 +45,7 @@ def test_a_file_for_each_table(folder: Path) -> None:
         (TableName("other", "clicks"), "EntityNotFoundException: Database other not found"),
         (TableName("..", "logs"), "cannot be a name"),
         (TableName("logs", "../logs/clicks"), "cannot be a name"),
+        (TableName("logs", "cli\0cks"), "cannot be a name"),
     ],
 )
 def test_tables_that_are_not_there(folder: Path, name: TableName, reason: str) -> None:

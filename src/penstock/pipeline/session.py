@@ -21,6 +21,7 @@ _QUICK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "penstock.pipeline.worker_daemon",
     "spark.python.authenticate.socketTimeout": "60s",  # a busy small machine starts a worker that slowly
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.scheduler.mode": "FAIR",  # a long upload must not hold up a small batch
@@ -44,6 +45,8 @@ def build_session(master: str | None, remote: str | None, heap: str, extra: dict
     else:
         master = master or DEFAULT_MASTER
         local = _LOCAL if master.startswith(("local", "spark://127.", "spark://localhost")) else {}
+        if local:  # or Spark looks for another address, and warns of what it found
+            os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL["spark.driver.host"])
         settings = {**_QUICK, **local, "spark.driver.memory": heap, **extra}
         builder = builder.master(master)
     for name, value in settings.items():

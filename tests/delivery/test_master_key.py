@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from delivery.rig import WHO, request, running, until
 from penstock.delivery.errors import ApiError
-from penstock.delivery.stored import EncryptionStatus
+from penstock.delivery.keyring import KeyRing, KeyUnavailable
+from penstock.delivery.stored import EncryptionStatus, WrappedKey
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -73,5 +75,36 @@ def test_a_lost_master_key_is_not_replaced_while_records_are_sealed_under_it(tmp
         async with running(tmp_path) as rig:
             await rig.deliveries.create(*WHO, sealed)
             assert master_key.exists()
+
+    run(work())
+
+
+def test_a_key_that_does_not_come_does_not_lock_a_stream_that_has_another_one_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unwrap, answered = KeyRing.unwrap, threading.Event()
+    old: list[WrappedKey] = []
+
+    def unwrap_all_but_the_old(self: KeyRing, wrapped: WrappedKey) -> bytes:
+        if wrapped in old:
+            answered.wait(10)
+            raise KeyUnavailable("KMS has taken its time, and then refused")
+        return unwrap(self, wrapped)
+
+    async def work() -> None:
+        async with running(tmp_path) as rig:
+            key = {"KeyType": "AWS_OWNED_CMK"}
+            delivery = await rig.create("a", DeliveryStreamEncryptionConfigurationInput=key)
+            old.extend(row.key for row in delivery.record.encryption.keys if row.key is not None)
+        monkeypatch.setattr(KeyRing, "unwrap", unwrap_all_but_the_old)
+        monkeypatch.setattr("penstock.delivery.lifecycle.UNLOCK_PATIENCE_S", 0.01)
+        before = asyncio.all_tasks()
+        async with running(tmp_path) as rig:
+            delivery = rig.find("a")
+            await rig.deliveries.start_encryption(*WHO, "a", "AWS_OWNED_CMK", None)
+            assert await rig.encryption_settled(delivery) is EncryptionStatus.ENABLED
+            answered.set()
+            await asyncio.wait(asyncio.all_tasks() - before, timeout=5)
+            await rig.put(delivery, b"x")
 
     run(work())

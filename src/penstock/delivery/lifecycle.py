@@ -222,12 +222,13 @@ class Lifecycle:
             try:
                 key = await self._open_key(delivery, rows[-1].key)
             except PenstockError as error:
-                logger.error("%s takes no records: %s", delivery.arn, error)
-                delivery.lock(str(error))
-                await self._wait(UNLOCK_RETRY_S)
+                if rows is delivery.record.encryption.keys:  # nobody has switched it meanwhile
+                    logger.error("%s takes no records: %s", delivery.arn, error)
+                    delivery.lock(str(error))
+                    await self._wait(UNLOCK_RETRY_S)
                 rows = delivery.record.encryption.keys
             else:
-                if rows is delivery.record.encryption.keys:  # nobody has switched it meanwhile
+                if rows is delivery.record.encryption.keys:
                     delivery.use_key(key)
                 return
 

@@ -70,7 +70,7 @@ class FlushRow(NamedTuple):
     next: int
     planned_ms: int
     nonce: str
-    settings: bytes | None = None  # JSON, if they must stay as they were when it was planned
+    settings: bytes | None = None  # JSON, if they must stay: something may be stored under names made of them
 
 
 class PreviousRun(NamedTuple):
@@ -226,11 +226,15 @@ class Catalog:
         statuses: Iterable[tuple[int, ExportStatus]],
         moved: Iterable[tuple[int, int]],
         finished: Iterable[int],
+        thawed: Iterable[int] = (),
     ) -> None:
-        """Statuses by stream, new beginnings of flushes, and flushes that are delivered: all or nothing."""
+        """Statuses by stream; flushes: their beginnings, those done, those whose settings may change. All or nothing."""
         encoded = [(msgspec.json.encode(status), key, status.identifier) for key, status in statuses]
         with self._lock, self._database as database:
             database.execute("BEGIN IMMEDIATE")
             database.executemany(_SET_STATUS, encoded)
             database.executemany("UPDATE flushes SET first = ? WHERE id = ?", [(b, a) for a, b in moved])
             database.executemany("DELETE FROM flushes WHERE id = ?", [(number,) for number in finished])
+            database.executemany(
+                "UPDATE flushes SET settings = NULL WHERE id = ?", [(number,) for number in thawed]
+            )

@@ -134,7 +134,8 @@ class DeliveryRun(ExportRun):
         return planned * self.average_bytes + self.unplanned_bytes
 
     def planned(self, flush: Flush, payload_bytes: int, now_s: float) -> None:
-        self.flushes[flush.id] = FlushRun(self, flush)
+        flush_run = self.flushes[flush.id] = FlushRun(self, flush)
+        flush_run.frozen = True
         self.status.planned_next = flush.next
         rest = flush.next < self.stream.visible_next
         self.pending_since_s = now_s if rest else None
@@ -145,9 +146,9 @@ class DeliveryRun(ExportRun):
         """A retry must make the same names: another configuration counts only for what has left nothing behind."""
         return flush_run.flush.settings if flush_run.touched else self.export.settings
 
-    def adopt(self, flush: Flush) -> None:
+    def adopt(self, flush: Flush, *, frozen: bool) -> None:
         flush_run = self.flushes[flush.id] = FlushRun(self, flush)
-        flush_run.touched = True  # who knows
+        flush_run.frozen = flush_run.touched = frozen  # by an attempt that was under way: who knows
         if flush.next > self.status.planned_next:
             self.status.planned_next = flush.next
             self._unplanned_from_bytes = self.stream.visible_bytes - self._stored_bytes()

@@ -128,7 +128,7 @@ class Exports:
             self._store.catalog.remove_flush(row.id)
             return
         settings = run.export.settings if row.settings is None else msgspec.json.decode(row.settings)
-        run.adopt(run.new_flush(row.id, settings, row[3:7]))
+        run.adopt(run.new_flush(row.id, settings, row[3:7]), frozen=row.settings is not None)
         self.flushes[row.id] = run.flushes[row.id]
 
     def finish(self, flush_run: FlushRun) -> None:

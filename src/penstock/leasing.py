@@ -112,12 +112,12 @@ class Leasing:
             if self._exports.is_present(run) and not run.export.disabled
             for flush_run in run.due_flushes(now_s, request.probing)
         ]
-        flush_runs = await self._planning.with_settings(flush_runs[: request.flushes_max])
+        flush_runs = flush_runs[: request.flushes_max]
         keys = await self._keys.of(flush_runs)
+        flush_runs = [flush_run for flush_run in flush_runs if flush_run.not_before_s <= now_s]
         return [
             _hand_out(flush_run, request.pipeline, now_s, keys.get(flush_run.flush.stream))
-            for flush_run in flush_runs
-            if flush_run.flush.id in self._exports.flushes and flush_run.not_before_s <= now_s
+            for flush_run in await self._planning.with_settings(flush_runs)
         ]
 
     # -- keeping ------------------------------------------------------------------------------------

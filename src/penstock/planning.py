@@ -114,22 +114,30 @@ class Planning:
         return chosen
 
     async def with_settings(self, flush_runs: list[FlushRun]) -> list[FlushRun]:
-        """Each with the settings of its next attempt; where names depend on them, they are written down before."""
-        changed = {}
+        """Those that can go out, with the settings of this attempt; where names depend on them, they are frozen before.
+
+        What is frozen may thaw as soon as anybody else has a turn: hand out at once.
+        """
+        to_freeze = {}
         for flush_run in flush_runs:
             settings = flush_run.run.settings_for(flush_run)
-            if settings != flush_run.flush.settings:
-                if flush_run.flush.kind is ExportKind.DELIVERY:
-                    changed[flush_run] = settings
-                else:
-                    flush_run.flush.settings = settings
-        if changed:
-            rows = [(run.flush.id, msgspec.json.encode(settings)) for run, settings in changed.items()]
-            try:
-                await asyncio.to_thread(self._store.catalog.change_flushes, rows)
-            except sqlite3.Error as error:
-                logger.error("the catalog failed (%s): nothing is handed out for now; check the disk", error)
-                return []
-            for flush_run, settings in changed.items():
+            if flush_run.flush.kind is not ExportKind.DELIVERY:
                 flush_run.flush.settings = settings
-        return [flush_run for flush_run in flush_runs if flush_run.flush.id in self._exports.flushes]
+            elif settings != flush_run.flush.settings or not flush_run.frozen:
+                to_freeze[flush_run] = settings
+        if to_freeze:
+            try:
+                await self._exports.notes.freeze(to_freeze)
+            except sqlite3.Error as error:
+                logger.error(
+                    "the catalog failed (%s): retries are not handed out for now; check the disk", error
+                )
+                for flush_run in to_freeze:
+                    flush_run.run.held_until_s = self._monotonic_s() + BACKOFF_FIRST_S
+                flush_runs = [flush_run for flush_run in flush_runs if flush_run not in to_freeze]
+        return [
+            flush_run
+            for flush_run in flush_runs
+            if flush_run.flush.id in self._exports.flushes
+            and (flush_run.frozen or flush_run.flush.kind is not ExportKind.DELIVERY)
+        ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
 from penstock.catalog import Catalog
 from penstock.delivery_run import DeliveryRun
-from penstock.runs import ExportRun
+from penstock.runs import ExportRun, FlushRun
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +61,32 @@ class ProgressNotes:
                 for run in present
                 for number, flush_run in run.flushes.items()
             ]
+            # Now: whoever hands one of them out meanwhile must see that, and freeze it again.
+            thawed = [
+                flush_run for run in present for flush_run in run.flushes.values() if flush_run.may_thaw
+            ]
+            _set_frozen(thawed, False)
             marks = [(run, run.undelivered_from) for run in present if isinstance(run, DeliveryRun)]
             try:
-                await asyncio.to_thread(self._catalog.note_progress, statuses, moved, finished)
+                numbers = [flush_run.flush.id for flush_run in thawed]
+                await asyncio.to_thread(self._catalog.note_progress, statuses, moved, finished, numbers)
             except sqlite3.Error:
+                _set_frozen(thawed, True)
                 self._unnoted = {**runs, **self._unnoted}
                 self._finished = finished + self._finished
                 raise
             for run, undelivered_from in marks:
                 run.noted_from = undelivered_from
         self._noted()
+
+    async def freeze(self, settings: Mapping[FlushRun, dict[str, Any]]) -> None:
+        """The settings with which flushes of delivery streams go out: names of objects depend on them."""
+        async with self._noting:
+            rows = [(run.flush.id, msgspec.json.encode(changed)) for run, changed in settings.items()]
+            await asyncio.to_thread(self._catalog.change_flushes, rows)
+            for flush_run, changed in settings.items():
+                flush_run.flush.settings = changed
+            _set_frozen(settings, True)
 
     def write_soon(self) -> None:
         if not self._due:
@@ -87,3 +104,8 @@ class ProgressNotes:
             logger.error(
                 "the catalog failed (%s): what exports have done is noted later; check the disk", error
             )
+
+
+def _set_frozen(flush_runs: Iterable[FlushRun], frozen: bool) -> None:
+    for flush_run in flush_runs:
+        flush_run.frozen = frozen

@@ -72,7 +72,8 @@ class Reports:
         """What was delivered is delivered, whoever did it: also by an attempt that nobody waits for any more."""
         run, flush = flush_run.run, flush_run.flush
         status = run.status
-        flush_run.touched = flush_run.touched or bool(outcome.objects) or not present
+        unknown = not present and not outcome.done  # what an attempt that was given up is still about to do
+        flush_run.touched = flush_run.touched or bool(outcome.objects) or unknown
         if present and outcome.upload_total_bytes:
             flush_run.upload = (outcome.upload_bytes, outcome.upload_total_bytes)
         if present and outcome.error:

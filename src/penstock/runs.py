@@ -38,11 +38,17 @@ class FlushRun:
         self.touched = (
             False  # an attempt may have left something at the destination, under names of its settings
         )
+        self.frozen = False  # the catalog has its settings: of a delivery stream it must before they go out
         self.statuses_heard = 0  # status messages of the present attempt
         self.upload = (0, 0)  # bytes done and bytes in all of its long upload, if it is at one
         self.error = ""  # why the last attempt failed, or could not begin
         self.failures = 0
         self.not_before_s = 0.0
+
+    @property
+    def may_thaw(self) -> bool:
+        """Nothing was stored under names of the settings, and nobody is about to: others may take their place."""
+        return self.frozen and self.failures > 0 and self.attempt_ended and not self.touched
 
     def begin_attempt(self, pipeline: str, now_s: float) -> None:
         self.flush.attempt += 1
@@ -241,7 +247,7 @@ class ExportRun:
         """What the next attempt gets: what the export says now."""
         return self.export.settings
 
-    def adopt(self, flush: Flush) -> None:
+    def adopt(self, flush: Flush, *, frozen: bool) -> None:
         """A flush from before a restart."""
         self.accounted_next = flush.first
         self.flushes[flush.id] = FlushRun(self, flush)

@@ -39,7 +39,10 @@ class World:
         self.acknowledged += payloads
 
     def lease(self) -> None:
-        self.held += self.rig.lease(probing=self.rng.random() < 0.4, flushes_max=self.rng.choice([1, 3, 256]))
+        leased = self.rig.lease(probing=self.rng.random() < 0.4, flushes_max=self.rng.choice([1, 3, 256]))
+        frozen = {row.id for row in self.rig.store.catalog.flushes() if row.settings is not None}
+        assert {flush.id for flush in leased} <= frozen, "a restart would find other names for them"
+        self.held += leased
 
     def hang_up(self) -> None:
         async def lease_and_leave() -> None:

@@ -83,10 +83,11 @@ def test_a_pipeline_that_hangs_up_while_flushes_are_planned_leaves_nothing_that_
 
     async def lease_and_hang_up() -> None:
         catalog = rig.store.catalog
-        writing, add_flushes = threading.Event(), catalog.add_flushes
+        writing, hung_up, add_flushes = threading.Event(), threading.Event(), catalog.add_flushes
 
         def add_slowly(rows: Iterable[FlushRow]) -> None:
             writing.set()
+            hung_up.wait(10)
             add_flushes(rows)
 
         monkeypatch.setattr(catalog, "add_flushes", add_slowly)
@@ -94,6 +95,7 @@ def test_a_pipeline_that_hangs_up_while_flushes_are_planned_leaves_nothing_that_
         await asyncio.to_thread(writing.wait, 10)
         leasing.cancel()
         await asyncio.wait({leasing})
+        hung_up.set()
         monkeypatch.undo()
 
     rig.run(lease_and_hang_up())

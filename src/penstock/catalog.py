@@ -228,7 +228,7 @@ class Catalog:
         finished: Iterable[int],
         thawed: Iterable[int] = (),
     ) -> None:
-        """Statuses by stream; flushes: their beginnings, those done, those whose settings may change. All or nothing."""
+        """Statuses by stream; of flushes: beginnings, those done, those whose settings may change. All or nothing."""
         encoded = [(msgspec.json.encode(status), key, status.identifier) for key, status in statuses]
         with self._lock, self._database as database:
             database.execute("BEGIN IMMEDIATE")

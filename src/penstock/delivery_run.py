@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.damage import damaged_count
-from penstock.delivery.settings import DeliverySettings
+from penstock.delivery.settings import DeliverySettings, with_backup_of
 from penstock.errors import PenstockError
 from penstock.flush import Flush
 from penstock.log.frame import OVERHEAD_BYTES_PER_MESSAGE
@@ -144,7 +144,9 @@ class DeliveryRun(ExportRun):
 
     def settings_for(self, flush_run: FlushRun) -> dict[str, Any]:
         """A retry must make the same names: another configuration counts only for what has left nothing behind."""
-        return flush_run.flush.settings if flush_run.touched else self.export.settings
+        if not flush_run.touched:
+            return self.export.settings
+        return with_backup_of(flush_run.flush.settings, self.export.settings)
 
     def adopt(self, flush: Flush, *, frozen: bool) -> None:
         flush_run = self.flushes[flush.id] = FlushRun(self, flush)

@@ -70,6 +70,26 @@ def test_a_flush_that_failed_and_left_objects_keeps_its_settings(rig: DeliveryRi
     assert rig.lease_one().settings["version"] == "1"
 
 
+def backed_up(version: str, bucket: str) -> Export:
+    block = {"BucketARN": f"arn:aws:s3:::{bucket}"}
+    made = settings(version=version, interval_ms=0)
+    config = {**made["config"], "S3BackupMode": "Enabled", "S3BackupDescription": block}
+    return Export(ExportKind.DELIVERY, {**made, "config": config})
+
+
+def test_where_the_backup_goes_can_be_corrected_all_the_same(rig: DeliveryRig) -> None:
+    """It is stored last: otherwise a wrong bucket would hold up the stream for a day."""
+    rig.create_delivery(interval_ms=0)
+    rig.update(ARN, backed_up("1", "mistyped"))
+    rig.put(1)
+    rig.report(failed(rig.lease_one(), objects=1))
+    rig.update(ARN, backed_up("2", "kept"))
+    rig.clock.advance(5)
+    again = rig.lease_one().settings
+    assert again["config"]["S3BackupDescription"]["BucketARN"] == "arn:aws:s3:::kept"
+    assert again["version"] == "1"
+
+
 def test_a_flush_whose_pipeline_vanished_keeps_its_settings(rig: DeliveryRig) -> None:
     rig.create_delivery(interval_ms=0)
     rig.put(1)

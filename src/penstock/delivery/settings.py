@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 EXPORT_IDENTIFIER = "delivery"
+BACKUP_MEMBERS = ("S3BackupMode", "S3BackupConfiguration", "S3BackupDescription")
 
 
 class DataKey(msgspec.Struct, frozen=True):
@@ -52,3 +53,12 @@ def calls_functions(settings: Mapping[str, Any]) -> bool:
     processing = (settings.get("config") or {}).get("ProcessingConfiguration") or {}
     types = {processor["Type"] for processor in processing.get("Processors") or []}
     return bool(processing.get("Enabled")) and "Lambda" in types
+
+
+def with_backup_of(settings: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a flush that keeps them, but for the backup: where that goes can be corrected until it is there."""
+    if settings.get("destination") != present.get("destination"):
+        return dict(settings)
+    config = {name: value for name, value in settings["config"].items() if name not in BACKUP_MEMBERS}
+    backup = {name: value for name, value in present["config"].items() if name in BACKUP_MEMBERS}
+    return {**settings, "config": {**config, **backup}}

@@ -6,9 +6,10 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -166,19 +167,33 @@ def failure_noted(flush: Flush, failure: Failure) -> Iterator[None]:
 
 def frame_parts(
     server: ServerClient, flush: Flush, first: int, still_wanted: Callable[[], object]
-) -> Iterator[FramePart]:
-    """The messages of a flush. Raises Cancelled where some are missing because others had them all before us."""
-    following = first
-    for frame in server.frames(flush.stream, first, flush.next):
-        start = max(first - frame.first_sequence, 0)
-        stop = min(flush.next - frame.first_sequence, frame.count)
-        if start < stop:
-            if frame.first_sequence + start > following:
-                still_wanted()
-            following = frame.first_sequence + stop
-            yield FramePart(frame, start, stop)
-    if following < flush.next:
-        still_wanted()
+) -> Iterable[FramePart]:
+    """The messages of a flush, read anew by each who iterates over them, so that nobody need hold them.
+
+    Raises Cancelled where some are missing because others had them all before us.
+    """
+    return _FrameParts(server, flush, first, still_wanted)
+
+
+@dataclass(frozen=True)
+class _FrameParts:
+    server: ServerClient
+    flush: Flush
+    first: int
+    still_wanted: Callable[[], object]
+
+    def __iter__(self) -> Iterator[FramePart]:
+        following = first = self.first
+        for frame in self.server.frames(self.flush.stream, first, self.flush.next):
+            start = max(first - frame.first_sequence, 0)
+            stop = min(self.flush.next - frame.first_sequence, frame.count)
+            if start < stop:
+                if frame.first_sequence + start > following:
+                    self.still_wanted()
+                following = frame.first_sequence + stop
+                yield FramePart(frame, start, stop)
+        if following < self.flush.next:
+            self.still_wanted()
 
 
 def deliver_partition(encoded_task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

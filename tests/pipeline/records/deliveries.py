@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -56,7 +56,14 @@ def flush_of(delivery: DeliverySettings, count: int, first: int = 0) -> Flush:
 
 def frame_parts(
     records: Sequence[bytes], first: int = 0, frame_records: int = 1000, margin: int = 0
-) -> Iterable[FramePart]:
+) -> list[FramePart]:
+    """All of them, which can be read again."""
+    return list(_frame_parts(records, first, frame_records, margin))
+
+
+def _frame_parts(
+    records: Sequence[bytes], first: int, frame_records: int, margin: int
+) -> Iterator[FramePart]:
     """Records a millisecond apart; each frame may have more around them, which are of other flushes."""
     for start in range(0, len(records), frame_records):
         held = records[start : start + frame_records]

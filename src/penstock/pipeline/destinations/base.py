@@ -142,7 +142,7 @@ class Destination(ABC):
         self.deliver((record for part in columns for record in part.records()), progress)
 
     def deliver_frames(self, parts: Iterable[FramePart], progress: Progress) -> None:
-        """The same, for destinations that need not tell messages apart."""
+        """The same, for destinations that need not tell messages apart. `parts` can be read more than once."""
         self.deliver_columns((part.columns() for part in parts), progress)
 
     @property

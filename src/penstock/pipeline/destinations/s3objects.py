@@ -20,6 +20,7 @@ from penstock.pipeline.destinations.base import (
     Record,
 )
 from penstock.pipeline.objects import store_for
+from penstock.pipeline.records.backup import back_up
 from penstock.pipeline.records.error_output import ACTIVE_PARTITION_EXCEEDED, PROCESSING_FAILED
 from penstock.pipeline.records.objects import FlushObjects
 from penstock.pipeline.records.partitions import Partitions
@@ -30,31 +31,20 @@ from penstock.prefix import PARTITION_NAMESPACES, BadPrefix, CannotEvaluate
 
 T = TypeVar("T")
 
-FUNCTION_ERROR_TYPES = frozenset({PROCESSING_FAILED, ACTIVE_PARTITION_EXCEEDED})
+DIFFERING_ERROR_TYPES = frozenset({PROCESSING_FAILED, ACTIVE_PARTITION_EXCEEDED})
 
 
 class S3Objects(Destination):
     """Nothing counts as delivered before everything is stored; whatever an earlier attempt stored is overwritten."""
 
     def deliver(self, records: Iterator[Record], progress: Progress) -> None:
-        self.deliver_columns((Columns([r[0]], [r[1]], [r[2]]) for r in records), progress)
-
-    def deliver_columns(self, columns: Iterable[Columns], progress: Progress) -> None:
-        self._deliver(None, columns, progress)
+        raise AssertionError("delivery streams are read by frames")
 
     def deliver_frames(self, parts: Iterable[FramePart], progress: Progress) -> None:
-        self._deliver(parts, (part.columns() for part in parts), progress)
-
-    def _deliver(
-        self, parts: Iterable[FramePart] | None, columns: Iterable[Columns], progress: Progress
-    ) -> None:
         try:
             delivery = msgspec.convert(self.flush.settings, DeliverySettings)
             run = _FlushRun(self, delivery, progress)
-            if parts is not None and run.keeps_records_whole:
-                run.store_frames(parts)
-            else:
-                run.store_records(columns)
+            run.store(parts)
         except (BadPrefix, BadZone, CannotEvaluate, CannotOpen) as error:
             raise DeliveryFailed(str(error), permanent=True) from error
         run.report()
@@ -75,28 +65,22 @@ class _FlushRun:
         self._tally = Tally()
         self._failures: list[Failed] = []
 
+    def store(self, parts: Iterable[FramePart]) -> None:
+        """Data first, then what failed, then the backup, which is to hold up neither."""
+        if self._keeps_records_whole:
+            self._put_whole(self._tally.frames(parts))
+        else:
+            self._store_records(part.columns() for part in parts)
+        back_up(self._objects, parts, self._opener, self._tally.messages)
+
     @property
-    def keeps_records_whole(self) -> bool:
+    def _keeps_records_whole(self) -> bool:
         """Nobody looks into a record: then they need not be told apart."""
         return not self._processors and not self._partitioned and self._opener.opens_nothing
 
-    def store_frames(self, parts: Iterable[FramePart]) -> None:
-        objects = self._objects
-        backup = objects.backup_target
-        if backup is not None:
-            parts = list(parts)
-            if parts:
-                objects.put_backup((part.data for part in parts), backup)
-        self._put_whole(self._tally.frames(parts))
-
-    def store_records(self, columns: Iterable[Columns]) -> None:
+    def _store_records(self, columns: Iterable[Columns]) -> None:
         objects = self._objects
         columns = self._tally.columns(columns, self._opener)
-        backup = objects.backup_target
-        if backup is not None:
-            columns = list(columns)
-            if columns:
-                objects.put_backup((b"".join(part.payloads) for part in columns), backup)
         batches = self._watched(processed(self._processors, record_batches(columns), self._failures.extend))
         if self._partitioned:
             partitions = Partitions(objects, self._settings.active_partitions)
@@ -104,7 +88,7 @@ class _FlushRun:
                 self._failures += partitions.add(batch)
             for partition, data in partitions:
                 objects.put_data(data, partition)
-        elif not self._put_whole(joined(batches)) and self._asks_a_function:
+        elif not self._put_whole(joined(batches)) and self._may_differ:
             objects.withdraw(objects.data_key(objects.whole))
         self._put_errors()
 
@@ -125,16 +109,14 @@ class _FlushRun:
 
     def _put_errors(self) -> None:
         types = self._objects.put_errors(self._failures)
-        if self._asks_a_function:
-            for output_type in sorted(FUNCTION_ERROR_TYPES - types):
+        if self._may_differ:
+            for output_type in sorted(DIFFERING_ERROR_TYPES - types):
                 self._objects.withdraw(self._objects.error_key(output_type))
 
     @property
-    def _asks_a_function(self) -> bool:
-        """One whose answers may differ from those of an earlier attempt, which may have stored other objects."""
-        processing = self._delivery.config.get("ProcessingConfiguration") or {}
-        types = [processor["Type"] for processor in processing.get("Processors") or []]
-        return bool(self._processors) and "Lambda" in types
+    def _may_differ(self) -> bool:
+        """From an earlier attempt, which may have stored other objects."""
+        return any(processor.may_differ for processor in self._processors)
 
     def report(self) -> None:
         tally = self._tally

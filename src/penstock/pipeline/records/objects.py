@@ -75,7 +75,7 @@ class Partition(NamedTuple):
 
 
 class FlushObjects:
-    """Stores what becomes of a flush. Put the backup first, then data, errors last: what is half done is done again."""
+    """Stores what becomes of a flush: data, then errors, then the backup. What is half done is done again."""
 
     def __init__(
         self, flush: Flush, delivery: DeliverySettings, store: ObjectStore, progress: Progress

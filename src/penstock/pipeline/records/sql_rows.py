@@ -86,7 +86,6 @@ class Ended(msgspec.Struct, tag="ended"):
 
     messages: int = 0
     payload_bytes: int = 0
-    objects: int = 0
     error: str = ""
     permanent: bool = False
     damaged: bool = False

@@ -12,12 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.delivery.sealing import Opener
 from penstock.delivery.settings import DeliverySettings
 from penstock.flush import Flush, Outcome
-from penstock.pipeline.delivery import Reporter, failure_noted, settle_worker
+from penstock.pipeline.delivery import Reporter, failure_noted, frame_parts, settle_worker
 from penstock.pipeline.destinations.base import apply_environment
 from penstock.pipeline.objects import store_for
-from penstock.pipeline.records.error_output import FORMAT_CONVERSION_FAILED, PROCESSING_FAILED
+from penstock.pipeline.records.backup import back_up
+from penstock.pipeline.records.error_output import (
+    ACTIVE_PARTITION_EXCEEDED,
+    FORMAT_CONVERSION_FAILED,
+    PROCESSING_FAILED,
+)
 from penstock.pipeline.records.objects import FlushObjects, Partition
 from penstock.pipeline.records.record import Failed
 from penstock.pipeline.records.row_contents import Contents, contents_for
@@ -68,6 +74,7 @@ class FlushSink:
     def __init__(self, number: int, flush: Flush, task: SinkTask, server: ServerClient) -> None:
         self.number = number
         self._flush = flush
+        self._server = server
         self._reporter = Reporter(flush, server, task.task.pipeline)
         self._failed = Ended()  # what went wrong at this end
         self._places: dict[int, Partition] = {}
@@ -75,9 +82,9 @@ class FlushSink:
         self._failures: list[Failed] = []
         self._contents: Contents | None = None
         with failure_noted(flush, self._failed):
-            delivery = msgspec.convert(flush.settings, DeliverySettings)
-            self._objects = FlushObjects(flush, delivery, store_for(task.task.settings), self._reporter)
-            self._contents = contents_for(task, delivery, self._failures)
+            self._delivery = msgspec.convert(flush.settings, DeliverySettings)
+            self._objects = FlushObjects(flush, self._delivery, store_for(task.task.settings), self._reporter)
+            self._contents = contents_for(task, self._delivery, self._failures)
 
     def add(self, rows: pa.RecordBatch) -> Ended | None:
         """Returns the end, when it comes."""
@@ -105,7 +112,6 @@ class FlushSink:
     def finish(self, ended: Ended) -> pa.RecordBatch:
         """Store everything, or nothing, and report."""
         outcome = self._reporter.outcome
-        outcome.objects += ended.objects
         verdict = ended if ended.error else self._failed
         if verdict.error:
             outcome.error, outcome.permanent, outcome.damaged = (
@@ -116,6 +122,7 @@ class FlushSink:
         elif not ended.cancelled:
             with failure_noted(self._flush, outcome):
                 self._store()
+                self._back_up(ended.messages)
                 if ended.messages:
                     self._reporter.failed(len({failed.record.sequence for failed in self._failures}))
                     self._reporter.delivered(self._flush.next, ended.messages, ended.payload_bytes)
@@ -133,8 +140,15 @@ class FlushSink:
         if not stored and not objects.partitioned:
             objects.withdraw(objects.data_key(objects.whole, converted=self._contents.extension))
         types = objects.put_errors(map(self._as_put, self._failures))
-        for output_type in sorted(ERROR_TYPES - types):
+        possible = ERROR_TYPES | {ACTIVE_PARTITION_EXCEEDED} if objects.partitioned else ERROR_TYPES
+        for output_type in sorted(possible - types):
             objects.withdraw(objects.error_key(output_type))
+
+    def _back_up(self, messages: int) -> None:
+        delivery = self._delivery
+        opener = Opener(delivery.data_keys, delivery.arn)
+        parts = frame_parts(self._server, self._flush, self._flush.first, self._reporter.begin)
+        back_up(self._objects, parts, opener, messages)
 
     def _as_put(self, failed: Failed) -> Failed:
         """With the record that it was a part of, if it was."""

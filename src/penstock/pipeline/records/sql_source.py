@@ -19,10 +19,8 @@ from penstock.java_time import BadZone
 from penstock.pipeline.delivery import Reporter, Task, failure_noted, frame_parts, settle_worker
 from penstock.pipeline.destinations.base import (
     Cancelled,
-    Columns,
     DeliveryFailed,
     FramePart,
-    Progress,
     apply_environment,
 )
 from penstock.pipeline.objects import store_for
@@ -96,20 +94,15 @@ class FlushSource:
         first = reporter.begin()
         delivery = msgspec.convert(self._flush.settings, DeliverySettings)
         parts = frame_parts(self._server, self._flush, first, reporter.begin)
-        objects = FlushObjects(self._flush, delivery, store_for(self._task.settings), _Stored(self._ended))
+        objects = FlushObjects(self._flush, delivery, store_for(self._task.settings), reporter)
         processors = processors_for(
             without_delimiter(delivery.config), delivery, self._task.settings, reporter.working
         )
         opener = Opener(delivery.data_keys, delivery.arn)
-        if (
-            not processors
-            and not objects.partitioned
-            and opener.opens_nothing
-            and objects.backup_target is None
-        ):
+        if not processors and not objects.partitioned and opener.opens_nothing:
             yield from self._whole_frames(parts)
             return
-        columns = self._backed_up(self._tally.columns((part.columns() for part in parts), opener), objects)
+        columns = self._tally.columns((part.columns() for part in parts), opener)
         records = processed(processors, record_batches(columns), self._failures.extend)
         places = Places(objects, self._task.settings.active_partitions) if objects.partitioned else None
         for batch in records:
@@ -117,15 +110,6 @@ class FlushSource:
             yield from self._records(batch, places)
         if self._failures:
             yield self._notes([Rejected.of(failed) for failed in once_each(self._failures)])
-
-    def _backed_up(self, columns: Iterator[Columns], objects: FlushObjects) -> Iterable[Columns]:
-        target = objects.backup_target
-        if target is None:
-            return columns
-        held = list(columns)
-        if held:
-            objects.put_backup((b"".join(part.payloads) for part in held), target)
-        return held
 
     # -- rows ---------------------------------------------------------------------------------------
 
@@ -265,25 +249,6 @@ def _arrays(part: FramePart) -> tuple[pa.Array, pa.Array, pa.Array]:
     arrivals = pa.Array.from_buffers(pa.int64(), frame.count, [None, pa.py_buffer(frame.arrivals)])
     numbers = np.arange(part.start, part.stop, dtype=np.int64) + frame.first_sequence
     return pa.array(numbers), arrivals[cut], payloads[cut]
-
-
-class _Stored(Progress):
-    """Objects that this end has stored, which the other end will report."""
-
-    def __init__(self, ended: Ended) -> None:
-        self._ended = ended
-
-    def stored(self) -> None:
-        self._ended.objects += 1
-
-    def delivered(self, next_sequence: int, messages: int, payload_bytes: int) -> None:
-        raise AssertionError("the other end delivers")
-
-    def skipped(self, next_sequence: int, reason: str) -> None:
-        raise AssertionError("the other end delivers")
-
-    def status(self, message: str) -> None:
-        raise AssertionError("delivery streams have no status stream")
 
 
 def without_delimiter(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ class Processor(ABC):
     """Made anew for each flush, and given its records in order."""
 
     batch_bytes = 4 * MIB  # of data, as much as it is best given at a time
+    may_differ = False  # what becomes of a record may be something else when the flush is tried again
 
     @abstractmethod
     def process(self, records: list[Record]) -> Processed:

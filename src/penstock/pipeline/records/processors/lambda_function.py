@@ -52,6 +52,8 @@ _slots: WeakValueDictionary[tuple[str, str], _Slots] = WeakValueDictionary()
 
 
 class LambdaFunction(Processor):
+    may_differ = True
+
     def __init__(
         self,
         parameters: Mapping[str, str],

@@ -15,6 +15,7 @@ class MetadataExtraction(Processor):
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self._query = compiled(parameters.get("MetadataExtractionQuery", ""))
         self._patience = Patience()
+        self.may_differ = self._query.may_take_too_long
 
     def process(self, records: list[Record]) -> Processed:
         done: list[Record] = []

@@ -36,8 +36,9 @@ class Query:
         self._kept: dict[str, Answer] = {}
         self._keys_of_results: dict[str, Answer] = {}
         self.problem: BadKeys | None = None
+        self.may_take_too_long = not certainly_ends(text)
         try:
-            self._program: JqProgram = JqHere(text) if certainly_ends(text) else JqApart(text)
+            self._program: JqProgram = JqApart(text) if self.may_take_too_long else JqHere(text)
         except ValueError as error:
             self.problem = BadKeys(f"the MetadataExtractionQuery cannot be compiled: {first_line(error)}")
         self._needs_arrival = re.search(r"\bnow\b", text) is not None

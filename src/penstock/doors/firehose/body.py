@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import TracebackType
 
 from starlette.types import Receive, Scope
@@ -15,6 +13,8 @@ from penstock.doors.firehose.protocol import header
 BODY_BYTES_MAX = 8 * 1024 * 1024 + 64 * 1024  # the largest batch in base64, and what is around it
 DISCARD_BYTES_MAX = 64 * 1024 * 1024  # of a body that is too large, so that the client hears why
 BODY_S = 60.0
+# In a scope: says whether the whole body has arrived, so that nothing needs to be waited for.
+WHOLE_BODY_EXTENSION = "penstock.whole_body"
 
 
 class Disconnected(Exception):
@@ -64,29 +64,9 @@ class Bodies:
         self._held_bytes = 0
         self._body_s = body_s
 
-    @asynccontextmanager
-    async def reading(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
+    def reading(self, scope: Scope, receive: Receive) -> _Body:
         """The body, for as long as the caller works on it."""
-        body = _Body(self)
-        try:
-            with Deadline(self._body_s):
-                read = await body.read(scope, receive)
-        except TimeoutError:
-            body.release()
-            raise UnreadBody(
-                ApiError(
-                    "RequestTimeoutException",
-                    f"The body of the request did not arrive within {self._body_s:g} seconds.",
-                    http_status=408,
-                )
-            ) from None
-        except BaseException:
-            body.release()
-            raise
-        try:
-            yield read
-        finally:
-            body.release()
+        return _Body(self, scope, receive, self._body_s)
 
     def take(self, count_bytes: int) -> bool:
         if self._held_bytes + count_bytes > self._held_max_bytes:
@@ -99,18 +79,49 @@ class Bodies:
 
 
 class _Body:
-    def __init__(self, bodies: Bodies) -> None:
+    def __init__(self, bodies: Bodies, scope: Scope, receive: Receive, body_s: float) -> None:
         self._bodies = bodies
+        self._scope = scope
+        self._receive = receive
+        self._body_s = body_s
         self._held_bytes = 0
 
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        declared = header(scope, b"content-length")
+    async def __aenter__(self) -> bytes:
+        try:
+            return await self._read_in_time()
+        except BaseException:
+            self._release()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    async def _read_in_time(self) -> bytes:
+        has_whole_body = self._scope.get("extensions", {}).get(WHOLE_BODY_EXTENSION)
+        if has_whole_body is not None and has_whole_body():
+            return await self._read()
+        try:
+            with Deadline(self._body_s):
+                return await self._read()
+        except TimeoutError:
+            raise UnreadBody(
+                ApiError(
+                    "RequestTimeoutException",
+                    f"The body of the request did not arrive within {self._body_s:g} seconds.",
+                    http_status=408,
+                )
+            ) from None
+
+    async def _read(self) -> bytes:
+        declared = header(self._scope, b"content-length")
         if declared is not None and int(declared) > BODY_BYTES_MAX:
-            await self._discard(receive, 0)
+            await self._discard(0)
         chunks: list[bytes] = []
         more = True
         while more:
-            message = await receive()
+            message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected
             chunk = message.get("body", b"")
@@ -119,15 +130,15 @@ class _Body:
                 raise UnreadBody(ApiError("ServiceUnavailableException", "Slow down.", http_status=503))
             self._held_bytes += len(chunk)
             if self._held_bytes > BODY_BYTES_MAX:
-                await self._discard(receive, self._held_bytes, more=more)
+                await self._discard(self._held_bytes, more=more)
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    async def _discard(self, receive: Receive, seen_bytes: int, *, more: bool = True) -> None:
+    async def _discard(self, seen_bytes: int, *, more: bool = True) -> None:
         """Clients write the whole body before they look for an answer."""
-        self.release()
+        self._release()
         while more and seen_bytes < DISCARD_BYTES_MAX:
-            message = await receive()
+            message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected
             seen_bytes += len(message.get("body", b""))
@@ -140,6 +151,6 @@ class _Body:
             )
         )
 
-    def release(self) -> None:
+    def _release(self) -> None:
         self._bodies.give_back(self._held_bytes)
         self._held_bytes = 0

@@ -16,9 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock import __version__
 from penstock.doors.http.access import Access, Guarded
-from penstock.doors.http.bulk import SENDFILE_EXTENSION, STALL_S, THREADS, FramesResponse
+from penstock.doors.http.bulk import STALL_S, THREADS, FramesResponse
 from penstock.doors.http.pipeline import BadBody
-from penstock.doors.http.whole_answer import WholeAnswer
 from penstock.errors import PenstockError, StreamNotFound
 from penstock.model import INT64_MAX
 from penstock.streams import Streams
@@ -63,8 +62,7 @@ class App:
         """Firehose has `POST /`. Its requests are many, and need nothing of what a framework does for them."""
         is_firehose = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] == "/"
         if is_firehose and self._firehose is not None:
-            cycle = scope["extensions"][SENDFILE_EXTENSION]
-            await self._firehose(scope, receive, WholeAnswer(cycle, send))
+            await self._firehose(scope, receive, send)
         else:
             await self._others(scope, receive, send)
 

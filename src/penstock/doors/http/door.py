@@ -6,12 +6,14 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.doors.http.app import App
 from penstock.doors.http.bulk import SENDFILE_EXTENSION
+from penstock.doors.http.exchange import Exchange
 
 BACKLOG = 1024
 STOP_S = 5
@@ -25,7 +27,8 @@ HEAD_S = 30.0  # for a request to begin on a new connection, and for its head to
 class _Protocol(HttpToolsProtocol):
     """Hands the application what it needs to let the kernel send a file: ASGI has no word for that.
 
-    And bounds the head of a request, which the parser gathers without a limit and waits for without an end.
+    And bounds the head of a request, which the parser gathers without a limit and waits for without an end. What
+    Firehose has, `POST /`, gets an exchange of ours.
     """
 
     _in_head = False
@@ -64,9 +67,39 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._expect_no_head()
+        if self.url == b"/" and self.parser.get_method() == b"POST":
+            self._begin_exchange()
+            return
         super().on_headers_complete()
         extensions: dict[str, object] = {SENDFILE_EXTENSION: self.cycle}
         self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
+
+    def _begin_exchange(self) -> None:
+        version = self.parser.get_http_version()
+        scope = {
+            **self.scope,
+            "method": "POST",
+            "path": "/",
+            "raw_path": b"/",
+            "query_string": b"",
+            "http_version": version,
+        }
+        keep_alive = version != "1.0" and self.parser.should_keep_alive()
+        exchange: Any = Exchange(
+            self, scope, keep_alive=keep_alive, expects_continue=self.expect_100_continue
+        )
+        earlier, self.cycle = self.cycle, exchange
+        if earlier is None or earlier.response_complete:
+            self._start_asgi_task(exchange, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        if not isinstance(self.cycle, Exchange):
+            super().on_body(body)
+        elif not self.cycle.response_complete:
+            self.cycle.feed(body)
 
 
 class _Server(uvicorn.Server):

@@ -152,7 +152,8 @@ def test_a_request_that_does_not_come_is_not_waited_for(
         started_s = time.monotonic()
         connection.sendall(beginning)
         assert connection.recv(100) == b""
-        assert time.monotonic() - started_s >= (0.9 if used and not beginning else 0.3)
+        # The loop's clock counts milliseconds, and a turn of the loop begins a little before its timers are set.
+        assert time.monotonic() - started_s >= (0.9 if used and not beginning else 0.29)
 
 
 def test_an_answer_that_takes_longer_than_a_head_may_is_waited_for(

@@ -259,7 +259,8 @@ class Streams:
                 )
         elif self.store.disk_full:
             return DiskFull(
-                f"the disk is full ({self.store.free_bytes} bytes free): free some space; appends resume by themselves"
+                f"the disk is full ({self.store.free_bytes} bytes free, free_space_floor_bytes keeps "
+                f"{self.store.free_space_floor_bytes}): free some space; appends resume by themselves"
             )
         return self._fullness(stream, charge_bytes)
 

@@ -170,6 +170,14 @@ def test_a_server_that_cannot_open_lets_go_of_the_directory(tmp_path: Path) -> N
     open_store(disk, Clock()).close()
 
 
+def test_a_catalog_that_is_none_is_said(tmp_path: Path) -> None:
+    (tmp_path / "catalog.sqlite3").write_bytes(b"not a database, but long enough to be taken for one" * 100)
+    with pytest.raises(
+        StorageFailed, match=r"catalog\.sqlite3 cannot be used \(file is not a database\); is there"
+    ):
+        Store(tmp_path)
+
+
 def test_journaled_frames_that_cannot_be_restored_are_kept_and_their_numbers_not_used(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:

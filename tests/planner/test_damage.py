@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -172,3 +173,23 @@ def test_numbers_of_puts_that_failed_are_not_lost(rig: DeliveryRig) -> None:
     assert (flush.first, flush.next) == (0, 5)
     deliver_readable(rig, flush)
     assert figures(rig.status(ARN, "delivery")) == (4, 0)
+
+
+@pytest.mark.parametrize("end", ["restart", "kill"])
+@pytest.mark.parametrize("before", [0, 2])
+def test_numbers_of_puts_that_failed_are_not_lost_after_a_restart_either(
+    rig: DeliveryRig, before: int, end: str
+) -> None:
+    """As on a full disk: nothing was acknowledged, and nobody shall look for it."""
+    rig.create_delivery(interval_ms=0)
+    if before:
+        put_numbered(rig, before)
+        deliver_readable(rig, rig.lease_one())
+    for _ in range(2):
+        rig.disk.fail("write", "*.open", error=errno.ENOSPC)
+        assert rig.append(ARN, b"refused").errors
+    getattr(rig, end)()
+    put_numbered(rig, 3)
+    deliver_readable(rig, rig.lease_one())
+    rig.restart()
+    assert figures(rig.status(ARN, "delivery")) == (before + 3, 0)

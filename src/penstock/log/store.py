@@ -65,7 +65,7 @@ class Store:
         self.free_bytes = 0
         self._found_unsynced: set[Segment] = set()  # left in the page cache by a server that was killed
         self._files: Files = files if files is not None else OsFiles()
-        self._free_space_floor_bytes = free_space_floor_bytes
+        self.free_space_floor_bytes = free_space_floor_bytes
         self._boot_id = boot_id if boot_id is not None else read_boot_id()
         self.wall_ms = wall_ms
         self._clocks = (monotonic_s, wall_ms)
@@ -75,10 +75,16 @@ class Store:
         with ExitStack() as undo:
             self._lock_descriptor = _lock(data_dir)
             undo.callback(os.close, self._lock_descriptor)
-            self.catalog = Catalog(data_dir / "catalog.sqlite3")
-            undo.callback(self.catalog.close)
-            self.journal = Journal(self._files, data_dir, journal_size_bytes)
-            self._open()
+            catalog_path = data_dir / "catalog.sqlite3"
+            try:
+                self.catalog = Catalog(catalog_path)
+                undo.callback(self.catalog.close)
+                self.journal = Journal(self._files, data_dir, journal_size_bytes)
+                self._open()
+            except sqlite3.Error as error:
+                raise StorageFailed(
+                    f"{catalog_path} cannot be used ({error}); is there space left, and may this user write there?"
+                ) from error
             undo.pop_all()
 
     # -- opening and closing ------------------------------------------------------------------------
@@ -299,7 +305,7 @@ class Store:
         except OSError as error:
             logger.error("%s: free space is unknown (%s)", self.data_dir, error)
             return
-        full = self.free_bytes < self._free_space_floor_bytes
+        full = self.free_bytes < self.free_space_floor_bytes
         if full != self.disk_full:
             state = (
                 "below the floor, appends are refused" if full else "above the floor again, appends resume"

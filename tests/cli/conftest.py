@@ -42,14 +42,20 @@ class CommandLine:
     def command(self, *arguments: str, program: Sequence[str] = ("-m", "penstock")) -> Sequence[str]:
         return [sys.executable, *program, *arguments]
 
-    def run(self, *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> Finished:
+    def run(
+        self,
+        *arguments: str,
+        stdin: bytes = b"",
+        env: dict[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Finished:
         """The exit code is the caller's to judge."""
         process = subprocess.run(
             self.command(*arguments),
             input=stdin,
             capture_output=True,
             env=self.env | (env or {}),
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
         )
         return Finished(process)
 

@@ -14,6 +14,7 @@ from penstock.cli.delivery import delivery
 from penstock.cli.exports import exports
 from penstock.cli.log import log
 from penstock.cli.pipeline import pipeline
+from penstock.cli.prepare import prepare
 from penstock.cli.server import server
 from penstock.cli.streams import streams
 from penstock.cli.up import up
@@ -26,7 +27,7 @@ def app() -> None:
     """Durable local streams with the Stream Manager protocol, delivered by Spark."""
 
 
-for command in (up, server, pipeline, streams, exports, delivery, log):
+for command in (up, server, pipeline, prepare, streams, exports, delivery, log):
     app.add_command(command)
 
 

@@ -57,7 +57,6 @@ def pipeline(
     spark = spark_properties(spark_conf)
 
     from penstock.config import load_http_token, load_http_url, load_settings
-    from penstock.pipeline.java import ADVICE, java_problem
     from penstock.process import configure_logging, end_with
 
     cwd = Path.cwd()
@@ -66,19 +65,19 @@ def pipeline(
     check_lambdas(settings)
     server_url = load_http_url(server_url, "--server", os.environ, cwd, flags["config"])
     token = load_http_token(token_file, settings.data_dir, os.environ, cwd)
-    problem = None if settings.pipeline_remote else java_problem(os.environ)
-    if problem is not None:
-        raise ConfigError(f"{problem}; {ADVICE}")
+    if settings.pipeline_remote is None:
+        check_java()
 
+    from penstock.pipeline.class_archive import with_archive
     from penstock.pipeline.destinations.base import PipelineSettings
     from penstock.pipeline.driver import DriverSettings, run
 
     # At once and not in order: it has nothing to put away, and Spark may take long to react.
     end_with(supervisor_pid, signal.SIGKILL)
     configure_logging(settings.log_level)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
-    # A mistake in a query is told with the delivery stream; here it would be 5,000 characters of Java.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    quieten_spark()
+    if settings.pipeline_remote is None and settings.pipeline_master.startswith("local"):
+        spark = with_archive(spark, settings.data_dir, os.environ)
     return run(
         DriverSettings(
             server_url=server_url,
@@ -101,6 +100,20 @@ def pipeline(
             ),
         )
     )
+
+
+def quieten_spark() -> None:
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
+    # A mistake in a query is told with the delivery stream; here it would be 5,000 characters of Java.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+
+
+def check_java() -> None:
+    from penstock.pipeline.java import ADVICE, java_problem
+
+    problem = java_problem(os.environ)
+    if problem is not None:
+        raise ConfigError(f"{problem}; {ADVICE}")
 
 
 def check_spark_choice(flags: dict[str, object]) -> None:

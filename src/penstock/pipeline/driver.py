@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -82,9 +83,24 @@ class Driver:
         heartbeat.stop()
         if self._exit_code:
             os._exit(self._exit_code)  # at once: what is broken may never end
+        self._end_spark()
+        return 0
+
+    def _end_spark(self) -> None:
+        """Java may be gone: systemd and many scripts tell a whole group of processes to end."""
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        logging.getLogger().setLevel(logging.CRITICAL)  # what py4j says of that helps nobody
+        assert self._spark is not None
+        with suppress(Py4JError, OSError):
+            self._spark.stop()
+
+    def rehearse(self) -> None:
+        """Start Spark and run the jobs of a start, without a server."""
+        self._start_spark()
+        self._warm_up_sql()
         assert self._spark is not None
         self._spark.stop()
-        return 0
 
     def _held_flushes(self) -> list[int]:
         return [number for number, _ in list(self._held)]

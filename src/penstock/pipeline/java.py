@@ -16,10 +16,15 @@ ADVICE = (
 )
 
 
+def find_java(env: Mapping[str, str]) -> str | None:
+    """The one that Spark would start."""
+    home = env.get("JAVA_HOME")
+    return shutil.which(f"{home}/bin/java") if home else shutil.which("java", path=env.get("PATH"))
+
+
 def java_problem(env: Mapping[str, str]) -> str | None:
     """What is wrong with the Java that Spark would start, if something is."""
-    home = env.get("JAVA_HOME")
-    java = shutil.which(f"{home}/bin/java") if home else shutil.which("java", path=env.get("PATH"))
+    home, java = env.get("JAVA_HOME"), find_java(env)
     if java is None:
         return f"no Java was found in JAVA_HOME ({home})" if home else "no Java was found"
     try:

@@ -64,6 +64,7 @@ class Section(NamedTuple):
 
 
 Scenario = Callable[[Path, Effort, Progress], Section]
+Measure = Callable[[Path, Effort, Progress], tuple[list[Figure], str]]  # and what limits it
 
 
 def _appends(scenario: Appends, work_dir: Path, effort: Effort, progress: Progress) -> Section:
@@ -84,63 +85,63 @@ def _bulk_read(work_dir: Path, effort: Effort, progress: Progress) -> Section:
     return Section("bulk-read", title, None, [], figures, limit)
 
 
-def _open(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    figures, limit = opening.measure(work_dir, effort.open_messages, progress)
-    return Section("open", "start of the process to its ready line", None, [], figures, limit)
+def _alone(
+    name: str, title: str, measure: Measure, work_dir: Path, effort: Effort, progress: Progress
+) -> Section:
+    figures, limit = measure(work_dir, effort, progress)
+    return Section(name, title, None, [], figures, limit)
 
 
-def _idle(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    return Section("idle", "memory of a server without work", None, [], idle.measure(work_dir, progress))
-
-
-def _drain(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    figures, limit = exports.drain(work_dir, effort.drain_messages, progress)
-    return Section("drain", "a backlog through Spark local[2]", None, [], figures, limit)
-
-
-def _drain_gzip(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    figures, limit = lake.measure(work_dir, effort.drain_messages, progress)
-    return Section(
-        "drain-gzip", "a backlog through Spark local[2] into gzip objects", None, [], figures, limit
-    )
-
-
-def _export_age(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    figures, limit = exports.ages(work_dir, effort.age_messages, progress)
-    return Section("export-age", "single messages through a warm pipeline", None, [], figures, limit)
-
-
-def _exports_many(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    figures, limit = exports.many(work_dir, effort.many_seconds, progress)
-    return Section("exports-many", "many exports at once", None, [], figures, limit)
-
-
-def _firehose_drain(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    figures, limit = firehose_delivery.drain(work_dir, effort.drain_messages, progress)
-    return Section("firehose-drain", "a backlog of a delivery stream, local[2]", None, [], figures, limit)
-
-
-def _firehose_visible(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    figures, limit = firehose_delivery.visible(work_dir, effort.objects, progress)
-    return Section("firehose-visible", "from a full buffer to its object", None, [], figures, limit)
-
-
-def _firehose_many(work_dir: Path, effort: Effort, progress: Progress) -> Section:
-    figures, limit = firehose_delivery.many(work_dir, effort.many_puts, progress)
-    return Section("firehose-many", "many delivery streams, most of them idle", None, [], figures, limit)
-
-
+ALONE: tuple[tuple[str, str, Measure], ...] = (
+    (
+        "open",
+        "start of the process to its ready line",
+        lambda work_dir, effort, progress: opening.measure(work_dir, effort.open_messages, progress),
+    ),
+    (
+        "idle",
+        "memory of a server without work",
+        lambda work_dir, _, progress: (idle.measure(work_dir, progress), ""),
+    ),
+    (
+        "drain",
+        "a backlog through Spark local[2]",
+        lambda work_dir, effort, progress: exports.drain(work_dir, effort.drain_messages, progress),
+    ),
+    (
+        "drain-gzip",
+        "a backlog through Spark local[2] into gzip objects",
+        lambda work_dir, effort, progress: lake.measure(work_dir, effort.drain_messages, progress),
+    ),
+    (
+        "export-age",
+        "single messages through a warm pipeline",
+        lambda work_dir, effort, progress: exports.ages(work_dir, effort.age_messages, progress),
+    ),
+    (
+        "exports-many",
+        "many exports at once",
+        lambda work_dir, effort, progress: exports.many(work_dir, effort.many_seconds, progress),
+    ),
+    (
+        "firehose-drain",
+        "a backlog of a delivery stream, local[2]",
+        lambda work_dir, effort, progress: firehose_delivery.drain(work_dir, effort.drain_messages, progress),
+    ),
+    (
+        "firehose-visible",
+        "from a full buffer to its object",
+        lambda work_dir, effort, progress: firehose_delivery.visible(work_dir, effort.objects, progress),
+    ),
+    (
+        "firehose-many",
+        "many delivery streams, most of them idle",
+        lambda work_dir, effort, progress: firehose_delivery.many(work_dir, effort.many_puts, progress),
+    ),
+)
 SCENARIOS: dict[str, Scenario] = {
     **{scenario.name: partial(_appends, scenario) for scenario in appends.SCENARIOS},
     **{puts.scenario.name: partial(_puts, puts) for puts in firehose_puts.SCENARIOS},
     "bulk-read": _bulk_read,
-    "open": _open,
-    "idle": _idle,
-    "drain": _drain,
-    "drain-gzip": _drain_gzip,
-    "export-age": _export_age,
-    "exports-many": _exports_many,
-    "firehose-drain": _firehose_drain,
-    "firehose-visible": _firehose_visible,
-    "firehose-many": _firehose_many,
+    **{name: partial(_alone, name, title, measure) for name, title, measure in ALONE},
 }

@@ -19,6 +19,7 @@ import msgspec
 from penstock.hive_types import Array, Column, HiveType, Map, Scalar, Struct
 from penstock.pipeline.records.json_text import MalformedData, ParseError, objects_of
 
+DIGITS_MAX = 30
 INTEGER_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 FLOATS = frozenset({"float", "double"})
 TEXTS = frozenset({"string", "char", "varchar"})
@@ -161,6 +162,15 @@ def float_from_text(text: str) -> float:
         raise not_a_value(text)
     value = float(text.replace("Infinity", "inf"))
     return 0.0 if value == 0 and _INTEGER.fullmatch(text) else value  # whole numbers have no -0
+
+
+def moderate_decimal(text: str) -> Decimal | None:
+    """None if it is no number, or one that would take too much memory when written out."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() and value.adjusted() <= DIGITS_MAX else None
 
 
 def decimal_from_text(type_: Scalar, text: str) -> Decimal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from penstock.hive_types import Column, Scalar, Struct
@@ -21,6 +21,7 @@ from penstock.pipeline.records.deserializer import (
     fitted_text,
     float_from_text,
     lenient_timestamp,
+    moderate_decimal,
     not_a_value,
     timestamp_of_micros,
 )
@@ -125,20 +126,12 @@ def _number(type_: Scalar, token: bytes, kind: str) -> int | float | Decimal:
     text = token.decode()
     if type_.kind not in INTEGER_BITS:
         return float_from_text(text)
-    try:
-        value = Decimal(text)
-    except InvalidOperation:  # its exponent alone is too large
-        raise not_a_value(text) from None
-    if value.adjusted() > 30:
+    value = moderate_decimal(text)
+    if value is None:
         raise not_a_value(text)
     return fitted_integer(type_.kind, int(value), text)  # as Jackson does: the fraction is cut off
 
 
 def _from_millis(text: str) -> datetime | None:
-    try:
-        millis = Decimal(text)
-    except InvalidOperation:
-        return None
-    if not millis.is_finite() or millis.adjusted() > 30:
-        return None
-    return timestamp_of_micros(int(millis * 1000), text)
+    millis = moderate_decimal(text)
+    return None if millis is None else timestamp_of_micros(int(millis * 1000), text)

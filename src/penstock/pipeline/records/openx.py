@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from penstock.pipeline.records.deserializer import (
     date_from_text,
     fitted_text,
     lenient_timestamp,
+    moderate_decimal,
     not_a_value,
     number_from_text,
     timestamp_of_micros,
@@ -41,7 +41,6 @@ from penstock.pipeline.records.json_text import (
 )
 
 SECONDS_MAX = 10**12  # numbers from here on are milliseconds
-MICROS_DIGITS_MAX = 30
 
 _ISO_TIMESTAMP = re.compile(r"(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?Z?", re.ASCII)
 _JAVA_CLASSES = {STRING: "java.lang.String", TRUE: "java.lang.Boolean", FALSE: "java.lang.Boolean"}
@@ -138,11 +137,8 @@ def _timestamp(text: str) -> datetime:
 
 def _epoch(text: str) -> datetime:
     """Seconds or milliseconds since 1970, whichever gives a date near to ours."""
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        raise not_a_value(text) from None
-    if not number.is_finite() or number.adjusted() > MICROS_DIGITS_MAX:
+    number = moderate_decimal(text)
+    if number is None:
         raise not_a_value(text)
     micros = number * (1_000_000 if abs(number) < SECONDS_MAX else 1_000)
     return timestamp_of_micros(int(micros.to_integral_value()), text)

@@ -76,7 +76,7 @@ ensure_java() {
 if ! "$venv/bin/python" -c "$python_is_new_enough" 2>/dev/null || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     make_venv
 fi
-say "installing Penstock${extra:+ with its $extra extra} into $venv"
+say "installing Penstock${extra:+ with its $extra extra} into $venv (the first time, 1 GB in a few minutes)"
 "$venv/bin/python" -m pip install --quiet --editable ".${extra:+[$extra]}"
 if [ -z "$extra" ]; then ensure_java; fi
 touch "$venv/.installed${extra:+-$extra}"

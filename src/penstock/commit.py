@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +21,7 @@ from penstock.log.segment import Segment, WrittenFrame
 from penstock.log.store import Store
 from penstock.log.stream import Stream, Written
 from penstock.model import Persistence
+from penstock.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -152,11 +152,11 @@ class Committer:
         self._being_written: dict[Stream, Batch] = {}
         self._writing = False
         self._write_pace = Pace()
-        self._write_thread = ThreadPoolExecutor(1, "penstock-write")
+        self._write_thread = Worker("penstock-write")
         self._unsynced: list[Batch] = []
         self._syncing = False
         self._sync_pace = Pace()
-        self._sync_thread = ThreadPoolExecutor(1, "penstock-sync")
+        self._sync_thread = Worker("penstock-sync")
         self._idle = asyncio.Event()
         self._idle.set()
         self.dirty: set[Segment] = set()  # written, waiting for the background sync
@@ -205,8 +205,8 @@ class Committer:
             await self._idle.wait()
 
     def close(self) -> None:
-        self._write_thread.shutdown()
-        self._sync_thread.shutdown()
+        self._write_thread.close()
+        self._sync_thread.close()
 
     def _schedule(self) -> None:
         if not self._turn_due and not self._writing:
@@ -228,7 +228,7 @@ class Committer:
                 self._being_written = {}
                 return
         self._writing = True
-        done = self._loop.run_in_executor(self._write_thread, self._write_and_call, batches, calls)
+        done = self._write_thread.run(partial(self._write_and_call, batches, calls))
         done.add_done_callback(partial(self._write_finished, batches, calls))
 
     def _write_inline(self, batches: list[Batch]) -> list[Batch]:
@@ -330,7 +330,7 @@ class Committer:
             self._after_sync(batches, self._sync(batches))
             return
         self._syncing = True
-        done = self._loop.run_in_executor(self._sync_thread, self._sync, batches)
+        done = self._sync_thread.run(partial(self._sync, batches))
         done.add_done_callback(partial(self._sync_finished, batches))
 
     def _sync(self, batches: list[Batch]) -> dict[Segment, PenstockError]:

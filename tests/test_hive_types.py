@@ -114,3 +114,10 @@ def test_what_is_no_type(text: str, reason: str) -> None:
 def test_what_is_no_list_of_columns(text: str, reason: str) -> None:
     with pytest.raises(BadType, match=reason):
         parse_columns(text)
+
+
+@given(st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=3, unique_by=str.lower))
+def test_any_name_of_a_field_is_read_again(names: list[str]) -> None:
+    """Types travel as text."""
+    made = Struct(tuple(Column(name, Array(Scalar("int"))) for name in names))
+    assert parse_type(str(made)) == made

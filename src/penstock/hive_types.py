@@ -15,6 +15,7 @@ LENGTH_MAX = {"char": 255, "varchar": 65535}
 _TOKEN = re.compile(
     r"\s*(?:--[^\n]*|`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s`'\"<>(),:]+|[<>(),:])"
 )
+_NAME = re.compile(r"\w+")
 _ALIASES = {
     "byte": "tinyint",
     "short": "smallint",
@@ -79,7 +80,14 @@ class Struct:
     fields: tuple[Column, ...]
 
     def __str__(self) -> str:
-        return f"struct<{','.join(f'{field.name}:{field.type}' for field in self.fields)}>"
+        return f"struct<{','.join(f'{_quoted(field.name)}:{field.type}' for field in self.fields)}>"
+
+
+def _quoted(name: str) -> str:
+    """So that it is read as a name again."""
+    if _NAME.fullmatch(name):
+        return name
+    return "`" + name.replace("`", "``") + "`"
 
 
 HiveType: TypeAlias = Scalar | Array | Map | Struct

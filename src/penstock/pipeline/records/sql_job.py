@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
@@ -85,7 +86,7 @@ class SqlJobs:
             self._spellings[delivery.arn] = _first_spellings(flushes[0], task, delivery, conversion)
         try:
             return self._collect(flushes, task, delivery.arn, transform, conversion)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             reason = query_error(error) if transform is not None else None
             if reason is None:
                 raise

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    IllegalArgumentException,
+    NumberFormatException,
+    ParseException,
+    PySparkException,
+    SparkNoSuchElementException,
+    SparkRuntimeException,
+    SparkUpgradeException,
+    UnsupportedOperationException,
+)
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -15,6 +29,23 @@ HIDDEN = "__penstock"
 RESULT = "__result"
 RESULT_NAMES = ("data", "value")
 EMPTY = "flush int, sequence bigint, arrival_ms bigint, place int, note binary, raw binary, payload binary"
+
+# Of a query over data that it cannot take. What Spark has not foreseen is Java's own, in the report of a task.
+QUERY_ERRORS = (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    IllegalArgumentException,
+    NumberFormatException,
+    SparkNoSuchElementException,
+    SparkRuntimeException,
+    SparkUpgradeException,
+    UnsupportedOperationException,
+)
+INTERNAL_ERROR_STATE = "XX000"
+_JAVA_PACKAGES = r"java\.(?:lang|math|text|time|util)|javax\.xml|org\.apache\.spark\.sql"
+_JAVA_ERROR = re.compile(rf"\(TID \d+\) \([^)]*\): ((?:{_JAVA_PACKAGES})\.[\w.$]+(?:: [^\n]*)?)")
+_NOT_THE_QUERY = ("OutOfMemory", "Interrupted", "IllegalState", "ClassNotFound", "NoClassDef", "concurrent")
 
 
 class Transform(NamedTuple):
@@ -67,9 +98,12 @@ def query_error(error: Exception) -> str | None:
     """What the query ran into, if that is what has failed a job: data that it cannot take, or its own raise_error."""
     if isinstance(error, PySparkException):
         state = error.getSqlState() or ""
-        if state.startswith("22") or state == "P0001":
+        if state.startswith("22") or (isinstance(error, QUERY_ERRORS) and state != INTERNAL_ERROR_STATE):
             return _reason(error)
-    return None
+    found = _JAVA_ERROR.search(str(error))
+    if found is None or any(name in found[1].partition(":")[0] for name in _NOT_THE_QUERY):
+        return None
+    return found[1][:1000]
 
 
 def _visible(frame: DataFrame, query: RecordQuery) -> DataFrame:

@@ -19,7 +19,7 @@ from penstock.hive_types import Column as TableColumn
 from penstock.pipeline.records.deserializer import Deserializer
 from penstock.pipeline.records.hive import MILLIS, Hive
 from penstock.pipeline.records.joda import JodaPattern
-from penstock.pipeline.records.sql_rows import OBJECTS, value_name
+from penstock.pipeline.records.sql_rows import END, OBJECTS, value_name
 
 CORRUPT = "corrupt"
 OPTIONS = {
@@ -82,13 +82,14 @@ def row_columns(deserializer: Deserializer, spellings: Mapping[str, str]) -> Row
         return RowColumns(F.lit(None).alias("parsed"), _named(values), F.lit(True).alias("left"))
     schema = T.StructType(
         [
-            T.StructField(OBJECTS, T.ArrayType(conversion.parsed(table))),
+            T.StructField(OBJECTS, T.ArrayType(conversion.parsed_table(table))),
             T.StructField(CORRUPT, T.StringType()),
         ]
     )
-    objects = F.col(f"parsed.{OBJECTS}")
+    objects = F.col("parsed").getField(OBJECTS)
     single = F.get(objects, F.lit(0))
-    unread = F.col(f"parsed.{CORRUPT}").isNotNull() | (F.size(objects) != 2)
+    marked = F.coalesce(F.get(objects, F.lit(1)).getField(END), F.lit(False))
+    unread = F.col(f"parsed.{CORRUPT}").isNotNull() | (F.size(objects) != 2) | ~marked
     typed = conversion.fields(table, single)
     return RowColumns(
         F.from_json(F.col("wrapped"), schema, OPTIONS).alias("parsed"),
@@ -120,13 +121,26 @@ class _Conversion:
         key = self._deserializer.keys.key_of(field.name)
         return self._spellings.get(key, key)
 
-    def is_for_spark(self, table: Struct) -> bool:
-        """No key belongs to two columns of different types, as mappings allow: Spark would take it as the last."""
-        types: dict[str, T.DataType] = {}
+    def is_for_spark(self, type_: HiveType) -> bool:
+        """No key belongs to two fields of other types, nor differs from another by case alone, as mappings allow."""
+        if isinstance(type_, Array):
+            return self.is_for_spark(type_.element)
+        if isinstance(type_, Map):
+            return self.is_for_spark(type_.value)
+        if not isinstance(type_, Struct):
+            return True
+        keys: dict[str, tuple[str, T.DataType | None]] = {END: ("", None)}
+        found = [(self._key(field), self.parsed(field.type)) for field in type_.fields]
         return all(
-            types.setdefault(self._key(field), self.parsed(field.type)) == self.parsed(field.type)
-            for field in table.fields
-        )
+            keys.setdefault(key.lower(), (key, parsed)) == (key, parsed) for key, parsed in found
+        ) and all(self.is_for_spark(field.type) for field in type_.fields)
+
+    def parsed_table(self, table: Struct) -> T.StructType:
+        """The elements of the array that a record is wrapped in: itself, and the mark of the end."""
+        fields = {self._key(field): self.parsed(field.type) for field in table.fields} | {
+            END: T.BooleanType()
+        }
+        return T.StructType([T.StructField(key, parsed) for key, parsed in fields.items()])
 
     def parsed(self, type_: HiveType) -> T.DataType:
         """What is parsed as: types that JSON has, and text for those that it has not."""

@@ -32,9 +32,11 @@ SOURCE_DDL = (
 OUTCOME_SCHEMA = pa.schema([("flush", pa.int64()), ("outcome", pa.binary()), ("spellings", pa.binary())])
 OUTCOME_DDL = "flush bigint, outcome binary, spellings binary"
 
-OBJECTS = "objects"
-# Inside an array nothing can stand behind the object without being noticed, nor can it end the array itself.
-WRAPPED_HEAD, WRAPPED_TAIL = f'{{"{OBJECTS}":[', ",{}]}"
+# Names that no record is likely to hold.
+OBJECTS, END = "~o", "~e"
+# Inside an array nothing can stand behind the object without being noticed; nor can it end the array itself, for then
+# the second element would lack the mark. Whoever writes both by design gets a row for it.
+WRAPPED_HEAD, WRAPPED_TAIL = f'{{"{OBJECTS}":[', f',{{"{END}":true}}]}}'
 
 
 def value_name(position: int) -> str:

@@ -13,7 +13,8 @@ import pytest
 
 from cli.conftest import CommandLine
 from harness import ServerProcess
-from penstock.pipeline.class_archive import ARCHIVE_NAME, NOTE_NAME, OPTIONS, Note, with_archive
+from penstock.pipeline.class_archive import ARCHIVE_NAME, NOTE_NAME, Note, with_archive
+from penstock.pipeline.session import JAVA_OPTIONS
 from pipeline.pipeline_process import PipelineProcess
 
 CONTENT = bytes(range(256)) * 100
@@ -46,7 +47,7 @@ class Site:
 
     @property
     def options(self) -> str:
-        return with_archive({}, self.data_dir, self.env).get(OPTIONS, "")
+        return with_archive({}, self.data_dir, self.env).get(JAVA_OPTIONS, "")
 
 
 @pytest.fixture
@@ -59,10 +60,10 @@ def test_java_is_told_of_the_archive(site: Site) -> None:
 
 
 def test_what_the_user_set_stays(site: Site) -> None:
-    given = {OPTIONS: "-Da=b", "spark.driver.extraJavaOptions": "-Dc=d"}
+    given = {JAVA_OPTIONS: "-Da=b", "spark.driver.extraJavaOptions": "-Dc=d"}
     used = with_archive(given, site.data_dir, site.env)
-    assert used[OPTIONS].startswith("-Da=b ")
-    assert "SharedArchiveFile" in used[OPTIONS]
+    assert used[JAVA_OPTIONS].startswith("-Da=b ")
+    assert "SharedArchiveFile" in used[JAVA_OPTIONS]
     assert used["spark.driver.extraJavaOptions"] == "-Dc=d"
 
 

@@ -13,12 +13,12 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.pipeline.java import find_java
+from penstock.pipeline.session import JAVA_OPTIONS
 
 logger = logging.getLogger(__name__)
 
 ARCHIVE_NAME = "spark-classes.jsa"
 NOTE_NAME = "spark-classes.json"
-OPTIONS = "spark.driver.defaultJavaOptions"  # Java gets those of spark.driver.extraJavaOptions too
 JAVA_S = 30
 DUMP_S = 300
 CHUNK_BYTES = 1024 * 1024
@@ -87,7 +87,7 @@ def make_archive(
 
 
 def _with_options(spark: Mapping[str, str], options: str) -> dict[str, str]:
-    return {**spark, OPTIONS: f"{spark.get(OPTIONS, '')} {options}".strip()}
+    return {**spark, JAVA_OPTIONS: f"{spark.get(JAVA_OPTIONS, '')} {options}".strip()}
 
 
 def _end_java() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 DEFAULT_HEAP = "512m"
+JAVA_OPTIONS = "spark.driver.defaultJavaOptions"  # Java gets those of spark.driver.extraJavaOptions too
+LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -27,7 +30,6 @@ _QUICK = {
     "spark.scheduler.mode": "FAIR",  # a long upload must not hold up a small batch
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.task.maxFailures": "4",
-    "spark.log.level": "WARN",
 }
 
 
@@ -48,6 +50,9 @@ def build_session(master: str | None, remote: str | None, heap: str, extra: dict
         if local:  # or Spark looks for another address, and warns of what it found
             os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL["spark.driver.host"])
         settings = {**_QUICK, **local, "spark.driver.memory": heap, **extra}
+        settings[JAVA_OPTIONS] = (
+            f'"-Dlog4j2.configurationFile={LOGGING}" {extra.get(JAVA_OPTIONS, "")}'.strip()
+        )
         builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)

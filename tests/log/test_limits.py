@@ -245,7 +245,7 @@ def test_rule_7_a_full_disk_refuses_appends_serves_reads_and_heals(rig: Rig, dur
 def test_rule_7_below_the_floor_nothing_is_written_and_nothing_sealed(rig: Rig) -> None:
     stream = rig.create("s", segment_size_bytes=1024)
     rig.append("s", *[bytes(100)] * 30)
-    rig.store._free_space_floor_bytes = 10_000
+    rig.store.free_space_floor_bytes = 10_000
     rig.disk.size_bytes = rig.disk.size_bytes - rig.disk.free_bytes(rig.disk.root) + 9_999
     rig.store.check_free_space()
     before = rig.disk.snapshot()

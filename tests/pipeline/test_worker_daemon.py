@@ -7,18 +7,28 @@ import select
 import socket
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from tempfile import TemporaryDirectory
+
+import pytest
 
 DAEMON = "penstock.pipeline.worker_daemon"
 
 
-def test_a_worker_that_is_let_go_says_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def socket_folder() -> Iterator[str]:
+    """A path to a socket has room for about a hundred characters, less than pytest's folders take."""
+    with TemporaryDirectory() as folder:
+        yield folder
+
+
+def test_a_worker_that_is_let_go_says_nothing(socket_folder: str) -> None:
     """What Spark does after a minute without work: it hangs up."""
     environment = {
         **os.environ,
         "SPARK_REUSE_WORKER": "1",
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": socket_folder,
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "true",
     }
     daemon = subprocess.Popen(

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 LEASE_WAIT_MS = 10_000
 HEARTBEAT_S = 3.0
 SERVER_RETRY_S = 1.0
+STOP_S = 8.0
 JOBS_MAX = 5  # jobs of healthy exports under way at the same time
 PROBES_MAX = 3  # and of exports that failed: these may hang, and must not take all there is
 FUNCTION_JOBS_MAX = 4  # and of those that wait for functions, for the same reason
@@ -83,7 +84,11 @@ class Driver:
         heartbeat.stop()
         if self._exit_code:
             os._exit(self._exit_code)  # at once: what is broken may never end
-        self._end_spark()
+        ending = threading.Thread(target=self._end_spark, name="penstock-end", daemon=True)
+        ending.start()
+        ending.join(STOP_S)
+        if ending.is_alive():  # Java hangs, or hung up in the middle; nothing is left to be done
+            os._exit(0)
         return 0
 
     def _end_spark(self) -> None:
@@ -184,7 +189,10 @@ class Driver:
     def _run_job(self, flushes: list[Flush], threads: int) -> None:
         """One job of one task: an Arrow table is the quickest way to get a few rows into Spark."""
         import pyarrow
+        from pyspark.sql.types import BinaryType, StructField, StructType
 
+        # Not as text, which Spark would have to parse for each job.
+        schema = StructType([StructField("outcome", BinaryType())])
         spark = self._spark
         assert spark is not None
         # A row of nothing when there is no work: Spark would not run a job over an empty table at all.
@@ -193,7 +201,7 @@ class Driver:
             # One task, which Spark would otherwise make as many of as there are rows and cores.
             frame = spark.createDataFrame(pyarrow.table({"flush": column})).coalesce(1)
             deliver = _deliver_with(msgspec.json.encode(self._task(threads)))
-            rows = frame.mapInArrow(deliver, "outcome binary").collect()
+            rows = frame.mapInArrow(deliver, schema).collect()
             unheard = [msgspec.json.decode(row.outcome, type=Outcome) for row in rows]
             self._jobs_failed = 0
         except Exception as error:  # whatever Spark met: the flushes must be tried again

@@ -50,11 +50,20 @@ def build_session(master: str | None, remote: str | None, heap: str, extra: dict
         if local:  # or Spark looks for another address, and warns of what it found
             os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL["spark.driver.host"])
         settings = {**_QUICK, **local, "spark.driver.memory": heap, **extra}
-        settings[JAVA_OPTIONS] = (
-            f'"-Dlog4j2.configurationFile={LOGGING}" {extra.get(JAVA_OPTIONS, "")}'.strip()
-        )
+        settings[JAVA_OPTIONS] = java_options(extra)
         builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def java_options(extra: dict[str, str]) -> str:
+    """For the driver, and what the user has chosen behind it."""
+    chosen = extra.get(JAVA_OPTIONS, "")
+    options = [f'"-Dlog4j2.configurationFile={LOGGING}"', chosen]
+    if (os.cpu_count() or 1) <= 2 and "GC" not in chosen + extra.get("spark.driver.extraJavaOptions", ""):
+        options.append(
+            "-XX:+UseSerialGC"
+        )  # others have threads of their own, which take a core from the work
+    return " ".join(filter(None, options))

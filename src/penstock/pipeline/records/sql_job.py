@@ -17,6 +17,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.delivery.sealing import CannotOpen, Opener
 from penstock.delivery.settings import DeliverySettings, conversion_of
@@ -38,7 +39,7 @@ from penstock.pipeline.records.sql_frames import (
     without_result,
     wrapped,
 )
-from penstock.pipeline.records.sql_rows import OUTCOME_DDL, SOURCE_DDL, SinkTask, SourceTask
+from penstock.pipeline.records.sql_rows import OUTCOME_SCHEMA, SOURCE_SCHEMA, SinkTask, SourceTask
 from penstock.pipeline.records.sql_sink import write_flushes
 from penstock.pipeline.records.sql_source import read_flushes
 from penstock.pipeline.records.transform import Transform, analyse, query_error, transformed
@@ -49,6 +50,8 @@ from penstock.schemas import BadSchema, SchemaCache, SchemaError, SchemaNotFound
 logger = logging.getLogger(__name__)
 
 REMEMBERED_MAX = 1000
+# Not as text, which Spark would have to parse for each job.
+_SOURCE, _OUTCOME = from_arrow_schema(SOURCE_SCHEMA), from_arrow_schema(OUTCOME_SCHEMA)
 WARM_UP_SQL = "SELECT upper(data) AS data FROM records WHERE length(data) > 0"
 # Results must not depend on where the driver runs, and no single value may fail a job.
 SESSION = {
@@ -164,7 +167,7 @@ class SqlJobs:
         column = pa.array([msgspec.json.encode(flush) for flush in flushes] or [b""], pa.binary())
         # One task, which Spark would otherwise make as many of as there are rows and cores.
         frame = self._spark.createDataFrame(pa.table({"flush": column})).coalesce(1)
-        frame = frame.mapInArrow(_step(read_flushes, source), SOURCE_DDL)
+        frame = frame.mapInArrow(_step(read_flushes, source), _SOURCE)
         if failure:
             frame = without_result(frame)
         elif transform is not None:
@@ -175,7 +178,7 @@ class SqlJobs:
             frame = for_files(frame, self._row_columns(conversion, spellings))
         else:
             frame = as_they_are(frame)
-        rows = frame.mapInArrow(_step(write_flushes, sink), OUTCOME_DDL).collect()
+        rows = frame.mapInArrow(_step(write_flushes, sink), _OUTCOME).collect()
         return self._heard(flushes, rows, arn, spellings)
 
     def _heard(

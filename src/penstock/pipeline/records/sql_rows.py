@@ -24,13 +24,8 @@ SOURCE_SCHEMA = pa.schema(
         ("payload", pa.binary()),  # wrapped, if it is JSON for Spark
     ]
 )
-SOURCE_DDL = (
-    "flush int, sequence bigint, arrival_ms bigint, place int, odd boolean, note binary, raw binary, "
-    "payload binary"
-)
 # One row for each flush: its id, what the server has not heard of it, and how its records spell their keys.
 OUTCOME_SCHEMA = pa.schema([("flush", pa.int64()), ("outcome", pa.binary()), ("spellings", pa.binary())])
-OUTCOME_DDL = "flush bigint, outcome binary, spellings binary"
 
 # Names that no record is likely to hold.
 OBJECTS, END = "~o", "~e"

@@ -97,7 +97,9 @@ def test_another_java_or_spark(site: Site) -> None:
     assert site.options == ""
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
+@pytest.mark.skipif("PENSTOCK_SOAK" not in os.environ, reason="starts two JVMs of its own: make soak")
 def test_a_pipeline_starts_with_what_prepare_made(server: ServerProcess, tmp_path: Path) -> None:
     command_line = CommandLine(server)
     finished = command_line.run(

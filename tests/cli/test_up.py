@@ -50,7 +50,7 @@ def wait_until(condition: Callable[[], object], why: Callable[[], str]) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline_s, why()
-        time.sleep(0.05)
+        time.sleep(0.05)  # it happens in other processes, in whatever way the caller looks at
 
 
 def wait_for_line(up: ServerProcess, text: str, count: int = 1) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -14,6 +15,8 @@ ACCOUNT = "000000000000"
 ROLE = "arn:aws:iam::123456789012:role/firehose"
 S3: dict[str, Any] = {"RoleARN": ROLE, "BucketARN": "arn:aws:s3:::bucket"}
 DEADLINE_S = 10
+
+T = TypeVar("T")
 
 
 def firehose_client(server: ServerProcess, region: str = "eu-west-1", **config: Any) -> Any:
@@ -46,28 +49,30 @@ def create(client: Any, name: str, **more: Any) -> str:
 
 
 def wait_for_status(client: Any, name: str, status: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while (seen := description(client, name)["DeliveryStreamStatus"]) != status:
-        assert time.monotonic() < deadline_s, f"{name} stays {seen}"
-        time.sleep(0.02)  # the API has no way to call us
+    _poll(lambda: description(client, name)["DeliveryStreamStatus"], lambda seen: seen == status, name)
 
 
 def wait_for_encryption(client: Any, name: str, status: str) -> dict[str, Any]:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while True:
-        seen = description(client, name)["DeliveryStreamEncryptionConfiguration"]
-        if seen["Status"] == status:
-            return dict(seen)
-        assert time.monotonic() < deadline_s, f"{name} stays {seen}"
-        time.sleep(0.02)  # the API has no way to call us
+    return _poll(
+        lambda: dict(description(client, name)["DeliveryStreamEncryptionConfiguration"]),
+        lambda seen: seen["Status"] == status,
+        name,
+    )
 
 
 def wait_until_gone(client: Any, name: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while True:
+    def is_there() -> bool:
         try:
-            description(client, name)
+            return bool(description(client, name))
         except client.exceptions.ResourceNotFoundException:
-            return
-        assert time.monotonic() < deadline_s, f"{name} stays"
+            return False
+
+    _poll(is_there, lambda seen: not seen, name)
+
+
+def _poll(look: Callable[[], T], reached: Callable[[T], bool], name: str) -> T:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not reached(seen := look()):
+        assert time.monotonic() < deadline_s, f"{name} stays {seen}"
         time.sleep(0.02)  # the API has no way to call us
+    return seen

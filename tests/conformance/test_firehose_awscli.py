@@ -68,7 +68,7 @@ class Cli:
             shown: dict[str, Any] = answer["DeliveryStreamDescription"]
             if reached(shown):
                 return shown
-            time.sleep(0.2)
+            time.sleep(0.2)  # the API has no way to call us
         raise AssertionError(shown)
 
 

@@ -79,7 +79,7 @@ class Worker(threading.Thread):
                 return
             except ClientError as error:
                 assert error.response["Error"]["Code"] == "ResourceInUseException"  # noqa: PT017
-                time.sleep(0.01)
+                time.sleep(0.01)  # the API has no way to call us
 
 
 def all_names(client: Any) -> set[str]:
@@ -118,7 +118,7 @@ def test_kill(start_server: Callable[..., ServerProcess]) -> None:
         workers = [Worker(server, number, round_number) for number in range(WORKERS)]
         for worker in workers:
             worker.start()
-        time.sleep(pace.uniform(0.5, 1.5))
+        time.sleep(pace.uniform(0.5, 1.5))  # where it hits is the point of the test
         server.kill()
         for worker in workers:
             worker.join(30)

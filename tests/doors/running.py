@@ -160,7 +160,7 @@ class RunningServer:
         deadline_s = time.monotonic() + DEADLINE_S
         while not self.look(condition):
             assert time.monotonic() < deadline_s, why
-            time.sleep(0.01)
+            time.sleep(0.01)  # what is looked at tells nobody when it changes
 
     def assert_nothing_left(self) -> None:
         """No connection, task or waiting read stays behind when clients have gone."""

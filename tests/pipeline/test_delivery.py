@@ -204,13 +204,8 @@ def watched_function(event: dict[str, Any], context: object) -> dict[str, Any]:
     return {"records": records}
 
 
-def test_work_that_nobody_wants_any_more_ends_before_it_is_done(
-    by_hand: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A function that hangs would be called for hours, and its flush take the place of others."""
-    by_hand.create()
-    for _ in range(12):
-        by_hand.streams.append("s", bytes(MIB))
+def watched_work(by_hand: ByHand, tmp_path: Path) -> tuple[Flush, Task]:
+    """A flush of all there is whose records go through `watched_function`, and where it is delivered."""
     parameters = [{"ParameterName": "LambdaArn", "ParameterValue": "watched"}]
     processors = [{"Type": "Lambda", "Parameters": parameters}]
     delivery = delivery_settings(ProcessingConfiguration={"Enabled": True, "Processors": processors})
@@ -218,11 +213,21 @@ def test_work_that_nobody_wants_any_more_ends_before_it_is_done(
     flush = msgspec.structs.replace(by_hand.lease(), kind=ExportKind.DELIVERY, settings=settings)
     lambdas = {"watched": f"python:{__name__}:watched_function"}
     where = PipelineSettings(object_store=f"file://{tmp_path}", lambdas=lambdas)
+    return flush, msgspec.structs.replace(by_hand.task, settings=where)
+
+
+def test_work_that_nobody_wants_any_more_ends_before_it_is_done(
+    by_hand: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that hangs would be called for hours, and its flush take the place of others."""
+    by_hand.create()
+    for _ in range(12):
+        by_hand.streams.append("s", bytes(MIB))
+    flush, task = watched_work(by_hand, tmp_path)
     monkeypatch.setattr(delivery_module, "REPORT_INTERVAL_S", 0.0)
     calls.clear()
     first = iter([by_hand.streams.delete])
     monkeypatch.setitem(globals(), "when_called", lambda: next(first, len)("s"))
-    task = msgspec.structs.replace(by_hand.task, settings=where)
     assert deliver_flush(flush, task, by_hand.client) is None
     assert len(calls) == CONCURRENT_INVOCATIONS_MAX, "the first few at a time, and no more"
     assert FolderStore(tmp_path).keys("landing") == []
@@ -235,14 +240,7 @@ def test_a_function_that_hangs_does_not_hold_an_attempt_that_nobody_wants(
 ) -> None:
     by_hand.create()
     by_hand.append(5)
-    parameters = [{"ParameterName": "LambdaArn", "ParameterValue": "watched"}]
-    processors = [{"Type": "Lambda", "Parameters": parameters}]
-    delivery = delivery_settings(ProcessingConfiguration={"Enabled": True, "Processors": processors})
-    settings = msgspec.to_builtins(delivery)
-    flush = msgspec.structs.replace(by_hand.lease(), kind=ExportKind.DELIVERY, settings=settings)
-    lambdas = {"watched": f"python:{__name__}:watched_function"}
-    where = PipelineSettings(object_store=f"file://{tmp_path}", lambdas=lambdas)
-    task = msgspec.structs.replace(by_hand.task, settings=where)
+    flush, task = watched_work(by_hand, tmp_path)
     released = threading.Event()
 
     def hang() -> None:

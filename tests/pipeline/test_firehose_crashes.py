@@ -119,7 +119,7 @@ def test_the_pipeline_is_killed_and_another_takes_over(crash_site: CrashSite) ->
     for _ in range(PIPELINE_KILLS):
         pipeline = crash_site.pipeline()
         delivery.put()
-        time.sleep(crash_site.random.uniform(0, 0.4))
+        time.sleep(crash_site.random.uniform(0, 0.4))  # where it hits is the point of the test
         pipeline.kill()
         delivery.put()
     crash_site.pipeline()
@@ -146,7 +146,7 @@ def test_partitions_and_failed_records_survive_kills_too(crash_site: CrashSite) 
     for _ in range(3):
         delivery.put_documents()
         delivery.flush()
-        time.sleep(crash_site.random.uniform(0, 0.3))
+        time.sleep(crash_site.random.uniform(0, 0.3))  # where it hits is the point of the test
         crash_site.kill_server()
     delivery.flush()
     delivery.wait_for_documents()
